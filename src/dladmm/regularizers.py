@@ -1,0 +1,205 @@
+"""Penalties Omega on the weights W: value, prox, and distance to the subdifferential.
+
+They enter the W-updates, equations (9) and (11) of the paper:
+
+    W <- argmin_X  P(X; theta) + Omega(X)  =  prox of Omega at the gradient step,  step = 1 / theta.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from dladmm._spec import Named, from_spec, number
+
+
+class Regularizer(Named, ABC):
+    """A penalty Omega(W): convex, and continuous except for the indicator :class:`NonNegative`."""
+
+    @property
+    @abstractmethod
+    def quadratic(self) -> float | None:
+        """lambda when Omega(W) = (lambda/2)||W||^2 (0.0 for no penalty), else None."""
+
+    @property
+    @abstractmethod
+    def coercive(self) -> bool:
+        """Whether Omega(W) grows without bound with ||W||: what Assumption 2 of the paper asks for."""
+
+    @abstractmethod
+    def value(self, W: Tensor) -> Tensor:
+        """Omega(W), a 0-d float64 tensor."""
+
+    @abstractmethod
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        """argmin_X Omega(X) + (1/(2 step)) ||X - W||^2; ``step`` is a number or a 0-d tensor."""
+
+    @abstractmethod
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient."""
+
+
+@dataclass(frozen=True)
+class ElasticNet(Regularizer):
+    """argmin_X l1 ||X||_1 + (l2/2)||X||^2 + (1/(2t))||X - W||^2 = soft(W, t l1) / (1 + t l2).
+
+    Equations (9) and (11) of the paper, with t the step.
+    """
+
+    name: ClassVar[str] = "elastic_net"
+    l1: float = 0.1
+    l2: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l1", number("l1", self.l1, low=0.0))
+        object.__setattr__(self, "l2", number("l2", self.l2, low=0.0))
+
+    @property
+    def quadratic(self) -> float | None:
+        return self.l2 if self.l1 == 0 else None
+
+    @property
+    def coercive(self) -> bool:
+        return self.l1 + self.l2 > 0
+
+    def value(self, W: Tensor) -> Tensor:
+        absolute = W.abs().sum(dtype=torch.float64)
+        return self.l1 * absolute + (self.l2 / 2) * W.square().sum(dtype=torch.float64)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        return soft_threshold(W, step * self.l1) / (1 + step * self.l2)
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        smooth = g + self.l2 * W
+        at_zero = (smooth.abs() - self.l1).clamp_min(0)
+        return torch.where(W == 0, at_zero, (smooth + self.l1 * W.sign()).abs())
+
+
+@dataclass(frozen=True)
+class L2(Regularizer):
+    """argmin_X (strength/2)||X||^2 + (1/(2t))||X - W||^2 = W / (1 + t strength); equations (9) and (11)."""
+
+    name: ClassVar[str] = "l2"
+    strength: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", number("strength", self.strength, low=0.0))
+
+    @property
+    def quadratic(self) -> float | None:
+        return self.strength
+
+    @property
+    def coercive(self) -> bool:
+        return self.strength > 0
+
+    def value(self, W: Tensor) -> Tensor:
+        return (self.strength / 2) * W.square().sum(dtype=torch.float64)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        return W / (1 + step * self.strength)
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        return (g + self.strength * W).abs()
+
+
+@dataclass(frozen=True)
+class L1(Regularizer):
+    """argmin_X strength ||X||_1 + (1/(2t))||X - W||^2 = soft(W, t strength); equations (9) and (11)."""
+
+    name: ClassVar[str] = "l1"
+    strength: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", number("strength", self.strength, low=0.0))
+
+    @property
+    def quadratic(self) -> float | None:
+        return 0.0 if self.strength == 0 else None
+
+    @property
+    def coercive(self) -> bool:
+        return self.strength > 0
+
+    def value(self, W: Tensor) -> Tensor:
+        return self.strength * W.abs().sum(dtype=torch.float64)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        return soft_threshold(W, step * self.strength)
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        at_zero = (g.abs() - self.strength).clamp_min(0)
+        return torch.where(W == 0, at_zero, (g + self.strength * W.sign()).abs())
+
+
+@dataclass(frozen=True)
+class NoPenalty(Regularizer):
+    """argmin_X (1/(2t))||X - W||^2 = W: the gradient step of equations (9) and (11) as it is."""
+
+    name: ClassVar[str] = "none"
+
+    @property
+    def quadratic(self) -> float | None:
+        return 0.0
+
+    @property
+    def coercive(self) -> bool:
+        return False
+
+    def value(self, W: Tensor) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=W.device)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        return W
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        return g.abs()
+
+
+@dataclass(frozen=True)
+class NonNegative(Regularizer):
+    """argmin_{X >= 0} (1/(2t))||X - W||^2 = max(W, 0); equations (9) and (11).
+
+    Omega is the indicator of W >= 0: zero there, infinite elsewhere. The paper asks for a continuous Omega,
+    so its theorems do not cover this one; descent holds all the same once W is feasible.
+    """
+
+    name: ClassVar[str] = "non_negative"
+
+    @property
+    def quadratic(self) -> float | None:
+        return None
+
+    @property
+    def coercive(self) -> bool:
+        return False
+
+    def value(self, W: Tensor) -> Tensor:
+        outside = (W < 0).any()
+        return torch.where(outside, float("inf"), 0.0).to(torch.float64)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        return W.clamp_min(0)
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        boundary = (-g).clamp_min(0)  # the normal cone at zero is (-inf, 0]
+        return torch.where(W == 0, boundary, g.abs()).masked_fill(W < 0, float("inf"))
+
+
+def soft_threshold(W: Tensor, threshold: float | Tensor) -> Tensor:
+    """sign(W) max(|W| - threshold, 0)."""
+    return W.sign() * (W.abs() - threshold).clamp_min(0)
+
+
+REGULARIZERS: dict[str, type[Regularizer]] = {
+    cls.name: cls for cls in (NoPenalty, L2, L1, ElasticNet, NonNegative)
+}
+
+
+def get_regularizer(spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
+    """The penalty that ``spec`` stands for: None, a name such as "l2", a dictionary, or the object itself."""
+    return NoPenalty() if spec is None else from_spec("regularizer", REGULARIZERS, Regularizer, spec)
