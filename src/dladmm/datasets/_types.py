@@ -1,0 +1,177 @@
+"""What `load` returns: rows with labels (`ImageData`) or a graph with labelled nodes (`GraphData`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from dladmm.datasets._split import split_nodes
+from dladmm.errors import InputError
+
+
+def _check(holds: bool, argument: str, got: object, allowed: str) -> None:
+    if not holds:
+        raise InputError(f"{argument} is {got}; it must be {allowed}")
+
+
+def _check_labels(name: str, y: torch.Tensor, rows: int, n_classes: int) -> None:
+    _check(y.dtype == torch.int64, name, f"of dtype {y.dtype}", "of dtype torch.int64")
+    _check(y.shape == (rows,), name, f"of shape {tuple(y.shape)}", f"of shape ({rows},), one label a row")
+    if rows:
+        low, high = int(y.min()), int(y.max())
+        _check(low >= 0 and high < n_classes, name, f"in {low}..{high}", f"in 0..{n_classes - 1}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageData:
+    """Labelled rows, split into training, test and (where there is one) validation rows.
+
+    Images are flattened, one a row, with pixels in [0, 1]; `image_shape` is (height, width). The toy sets
+    `moons` and `spirals` are points in the plane, with `image_shape` None.
+    """
+
+    x_train: torch.Tensor  #: float32 (rows, features)
+    y_train: torch.Tensor  #: int64 (rows,), classes 0..n_classes-1
+    x_test: torch.Tensor
+    y_test: torch.Tensor
+    n_classes: int
+    x_val: torch.Tensor | None = None
+    y_val: torch.Tensor | None = None
+    image_shape: tuple[int, int] | None = None
+    name: str = "data"
+
+    def __post_init__(self) -> None:
+        both = (self.x_val is None) == (self.y_val is None)
+        _check(both, "x_val, y_val", "given one without the other", "both given or both None")
+        for part, x, y in self._parts():
+            _check(x.ndim == 2, f"x_{part}", f"of shape {tuple(x.shape)}", "of shape (rows, features)")
+            _check(x.dtype == torch.float32, f"x_{part}", f"of dtype {x.dtype}", "of dtype torch.float32")
+            _check(
+                x.shape[1] == self.n_features, f"x_{part}", f"{x.shape[1]} wide", f"{self.n_features} wide"
+            )
+            _check_labels(f"y_{part}", y, x.shape[0], self.n_classes)
+
+    def _parts(self) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+        parts = [("train", self.x_train, self.y_train), ("test", self.x_test, self.y_test)]
+        if self.x_val is not None and self.y_val is not None:
+            parts.append(("val", self.x_val, self.y_val))
+        return parts
+
+    @property
+    def n_features(self) -> int:
+        return int(self.x_train.shape[1])
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{len(y)} {part}" for part, _, y in self._parts())
+        return f"ImageData({self.name}: {rows}, {self.n_features} features, {self.n_classes} classes)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphData:
+    """A graph with features and a label for every node, and masks of the nodes that train, validate, test.
+
+    `x` is a `scipy.sparse.csr_array` (float32) where the features are sparse, else a float32 tensor;
+    `x_dense()` is always a tensor. `edge_index` is PyG's: int64 (2, E), every undirected edge in both
+    directions. The field names are PyG's too, so `to_pyg` and `from_pyg` only repackage.
+    """
+
+    x: sparse.csr_array | torch.Tensor
+    edge_index: torch.Tensor
+    y: torch.Tensor
+    train_mask: torch.Tensor
+    val_mask: torch.Tensor
+    test_mask: torch.Tensor
+    n_classes: int
+    name: str = field(default="graph")
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.x, (sparse.csr_array, torch.Tensor))
+        _check(known, "x", type(self.x).__name__, "a scipy.sparse.csr_array or a torch.Tensor")
+        _check(self.x.ndim == 2, "x", f"of shape {tuple(self.x.shape)}", "of shape (nodes, features)")
+        nodes, edges = self.n_nodes, self.edge_index
+        _check(edges.dtype == torch.int64, "edge_index", f"of dtype {edges.dtype}", "of dtype torch.int64")
+        pairs = edges.ndim == 2 and edges.shape[0] == 2
+        _check(pairs, "edge_index", f"of shape {tuple(edges.shape)}", "of shape (2, edges)")
+        if edges.numel():
+            low, high = int(edges.min()), int(edges.max())
+            _check(low >= 0 and high < nodes, "edge_index", f"in {low}..{high}", f"in 0..{nodes - 1}")
+        _check_labels("y", self.y, nodes, self.n_classes)
+        for part in ("train_mask", "val_mask", "test_mask"):
+            mask = getattr(self, part)
+            fits = mask.dtype == torch.bool and mask.shape == (nodes,)
+            _check(fits, part, f"{mask.dtype} {tuple(mask.shape)}", f"torch.bool of shape ({nodes},)")
+
+    @property
+    def n_nodes(self) -> int:
+        return int(self.x.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.x.shape[1])
+
+    @property
+    def n_edges(self) -> int:
+        """Directed edges, as in the paper's table: each undirected edge counts twice."""
+        return int(self.edge_index.shape[1])
+
+    def __repr__(self) -> str:
+        split = "/".join(str(int(m.sum())) for m in (self.train_mask, self.val_mask, self.test_mask))
+        return (
+            f"GraphData({self.name}: {self.n_nodes} nodes, {self.n_edges} directed edges, "
+            f"{self.n_features} features, {self.n_classes} classes, {split} train/val/test)"
+        )
+
+    def x_dense(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The features as one dense tensor (Coauthor Physics: 1.2 GB in float32)."""
+        if isinstance(self.x, torch.Tensor):
+            return self.x.to(dtype)
+        return torch.from_numpy(self.x.toarray()).to(dtype)
+
+    def x_torch_csr(self) -> torch.Tensor:
+        """The features as a torch sparse CSR tensor."""
+        if isinstance(self.x, torch.Tensor):
+            return self.x.to_sparse_csr()
+        pointers, columns, values = (
+            torch.from_numpy(np.array(a)) for a in (self.x.indptr, self.x.indices, self.x.data)
+        )
+        return torch.sparse_csr_tensor(pointers, columns, values, size=self.x.shape, check_invariants=True)
+
+    def adjacency(self) -> sparse.csr_array:
+        """A with A[i, j] = 1 for an edge i -> j (float32, n x n); a repeated edge still gives 1."""
+        row, col = self.edge_index.numpy()
+        ones = np.ones(len(row), dtype=np.float32)
+        matrix = sparse.csr_array(sparse.coo_array((ones, (row, col)), shape=(self.n_nodes, self.n_nodes)))
+        matrix.data[:] = 1.0
+        return matrix
+
+    def resplit(
+        self, *, labels_per_class: int, n_test: int | None = None, n_val: int = 0, seed: int = 0
+    ) -> GraphData:
+        """The same graph with masks drawn anew from a seed; `n_test` None means all nodes left over."""
+        masks = split_nodes(
+            self.y.numpy(),
+            self.n_classes,
+            labels_per_class=labels_per_class,
+            n_test=n_test,
+            n_val=n_val,
+            seed=seed,
+        )
+        train, val, test = (torch.from_numpy(mask) for mask in masks)
+        return replace(self, train_mask=train, val_mask=val, test_mask=test)
+
+    def to_pyg(self, *, sparse_x: bool = False) -> Any:
+        """A `torch_geometric.data.Data`; `x` is dense as PyG has it, or torch sparse CSR on request."""
+        from dladmm.datasets._pyg import to_pyg
+
+        return to_pyg(self, sparse_x=sparse_x)
+
+    @classmethod
+    def from_pyg(cls, data: Any, *, name: str = "graph") -> GraphData:
+        """From a PyG `Data`. A mask it does not carry is all False; `resplit` draws one."""
+        from dladmm.datasets._pyg import from_pyg
+
+        return from_pyg(data, name=name)
