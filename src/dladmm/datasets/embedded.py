@@ -1,0 +1,151 @@
+"""Data that need no download: scikit-learn's digits and Zachary's karate club."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dladmm.datasets._split import stable_order, whole_number
+from dladmm.datasets._types import GraphData, ImageData
+from dladmm.errors import InputError
+
+# W. W. Zachary, An information flow model for conflict and fission in small groups, 1977: who met whom
+# outside the club. Row i lists the members above i whom member i met.
+_KARATE_TIES: tuple[tuple[int, ...], ...] = (
+    (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 31),
+    (2, 3, 7, 13, 17, 19, 21, 30),
+    (3, 7, 8, 9, 13, 27, 28, 32),
+    (7, 12, 13),
+    (6, 10),
+    (6, 10, 16),
+    (16,),
+    (),
+    (30, 32, 33),
+    (33,),
+    (),
+    (),
+    (),
+    (33,),
+    (32, 33),
+    (32, 33),
+    (),
+    (),
+    (32, 33),
+    (33,),
+    (32, 33),
+    (),
+    (32, 33),
+    (25, 27, 29, 32, 33),
+    (25, 27, 31),
+    (31,),
+    (29, 33),
+    (33,),
+    (31, 33),
+    (32, 33),
+    (32, 33),
+    (32, 33),
+    (33,),
+    (),
+)
+# The four communities of greatest modularity, numbered as in PyG's KarateClub.
+_KARATE_COMMUNITIES = (
+    1,
+    1,
+    1,
+    1,
+    3,
+    3,
+    3,
+    1,
+    0,
+    1,
+    3,
+    1,
+    1,
+    1,
+    0,
+    0,
+    3,
+    1,
+    0,
+    1,
+    0,
+    1,
+    0,
+    0,
+    2,
+    2,
+    0,
+    0,
+    2,
+    0,
+    0,
+    2,
+    0,
+    0,
+)
+
+
+def karate(*, labels_per_class: int = 1) -> GraphData:
+    """Zachary's karate club: 34 members, 78 ties (156 directed edges), 4 communities, identity features.
+
+    The first `labels_per_class` members of each community train (one a community, as in PyG, unless more are
+    asked for); all others test.
+    """
+    labels_per_class = whole_number(labels_per_class, "labels_per_class", least=1)
+    y = np.array(_KARATE_COMMUNITIES, dtype=np.int64)
+    smallest = int(np.bincount(y).min())
+    if labels_per_class > smallest:
+        raise InputError(
+            f"labels_per_class is {labels_per_class}; the smallest community has {smallest} members"
+        )
+    train = np.zeros(len(y), dtype=bool)
+    for label in range(4):
+        train[np.flatnonzero(y == label)[:labels_per_class]] = True
+    ties = [(i, j) for i, others in enumerate(_KARATE_TIES) for j in others]
+    edges = np.array(sorted(ties + [(j, i) for i, j in ties]), dtype=np.int64)
+    return GraphData(
+        x=torch.eye(len(y)),
+        edge_index=torch.from_numpy(np.ascontiguousarray(edges.T)),
+        y=torch.from_numpy(y),
+        train_mask=torch.from_numpy(train),
+        val_mask=torch.zeros(len(y), dtype=torch.bool),
+        test_mask=torch.from_numpy(~train),
+        n_classes=4,
+        name="karate",
+    )
+
+
+def digits(*, n_test: int = 360, seed: int = 0) -> ImageData:
+    """1,797 handwritten digits of 8 x 8 pixels (UCI, comes with scikit-learn); pixels scaled to [0, 1]."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = (bunch.data / 16.0).astype(np.float32)
+    return shuffled_rows("digits", x, bunch.target.astype(np.int64), n_test, seed, image_shape=(8, 8))
+
+
+def shuffled_rows(
+    name: str,
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_test: int,
+    seed: int,
+    image_shape: tuple[int, int] | None = None,
+) -> ImageData:
+    """Rows in an order drawn from the seed; the last `n_test` of them test."""
+    n_train = len(y) - whole_number(n_test, "n_test", least=1)
+    if n_train < 1:
+        raise InputError(f"n_test is {n_test}; {name} has {len(y)} rows and at least one has to train")
+    order = stable_order(len(y), seed)
+    rows, labels = torch.from_numpy(x[order]), torch.from_numpy(y[order])
+    return ImageData(
+        x_train=rows[:n_train],
+        y_train=labels[:n_train],
+        x_test=rows[n_train:],
+        y_test=labels[n_train:],
+        n_classes=int(y.max()) + 1,
+        image_shape=image_shape,
+        name=name,
+    )
