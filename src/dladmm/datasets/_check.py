@@ -1,0 +1,74 @@
+"""Which data sets are there, and are their files the published ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dladmm.datasets._bytes import sha256_of
+from dladmm.datasets._checksums import File
+from dladmm.datasets._locate import DataDir, find, locate, mismatch, roots
+from dladmm.datasets._registry import DATASETS, Dataset, dataset
+
+OK, MISSING, DAMAGED = "ok", "missing", "damaged"
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """One file of a data set as it lies on disk."""
+
+    dataset: str
+    file: str
+    state: str  #: "ok", "missing" or "damaged"
+    path: str | None = None
+    problem: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify(name: str | None = None, *, data_dir: DataDir = None) -> list[FileReport]:
+    """Recompute the checksum of every file of one data set, or of all; embedded ones have none."""
+    folders = roots(data_dir)
+    entries = DATASETS.values() if name is None else [dataset(name)]
+    return [report for entry in entries for report in _verify(entry, folders)]
+
+
+def _verify(entry: Dataset, folders: list[Path]) -> list[FileReport]:
+    reports = [_verify_file(entry, file, folders) for file in entry.files]
+    copy = _verify_file(entry, entry.copy, folders) if entry.copy else None
+    if copy is None or copy.state == MISSING:
+        return reports
+    return [report for report in reports if report.state != MISSING] + [copy]  # the copy alone will do
+
+
+def _verify_file(entry: Dataset, file: File, folders: list[Path]) -> FileReport:
+    found = find(entry, file, folders)
+    if found is None:
+        return FileReport(entry.name, file.name, MISSING)
+    problem = mismatch(found, found.path.stat().st_size, sha256_of(found.path))
+    return FileReport(entry.name, file.name, DAMAGED if problem else OK, str(found.path), problem)
+
+
+def overview(*, data_dir: DataDir = None) -> list[dict[str, Any]]:
+    """A row for every data set: what it is, and where it lies. Checksums are not computed."""
+    folders = roots(data_dir)
+    return [_row(entry, folders) for entry in DATASETS.values()]
+
+
+def _row(entry: Dataset, folders: list[Path]) -> dict[str, Any]:
+    found = locate(entry, folders) if not entry.embedded else None
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "kind": entry.kind,
+        "bytes": entry.size,
+        "files": len(entry.files),
+        "licence": entry.licence,
+        "statistics": entry.statistics,
+        "present": entry.embedded or found is not None,
+        "embedded": entry.embedded,
+        "folder": str(found[0].path.parent) if found else None,
+        "addresses": list(entry.addresses),
+    }
