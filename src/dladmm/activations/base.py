@@ -1,0 +1,52 @@
+"""What every activation can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from dladmm._spec import Named, number
+
+
+class Activation(Named, ABC):
+    """argmin_z (z - m)^2 + weight (a - f(z))^2, entry by entry: the z_l-update, equations (4) and (14).
+
+    It is the projection of the point (m, a) onto the graph of f, heights counted with a factor sqrt(weight).
+    The graph is curved, so there may be several local minimisers; ``argmin`` returns a global one, which is
+    what the descent proof needs.
+    """
+
+    continuous: ClassVar[bool] = True
+    """False for functions with jumps: Assumption 1 of the paper cannot hold for them, descent still does."""
+
+    @abstractmethod
+    def __call__(self, z: Tensor) -> Tensor:
+        """f(z)."""
+
+    @abstractmethod
+    def derivative(self, z: Tensor) -> Tensor:
+        """f'(z); at a kink the slope on its left, zero for functions with jumps."""
+
+    @abstractmethod
+    def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
+        """A global minimiser over z of (z - m)^2 + weight (a - f(z))^2, entry by entry."""
+
+    @abstractmethod
+    def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
+        """Distance of 0 to the limiting subdifferential of (z - m)^2/2 + (weight/2)(a - f(z))^2 at z."""
+
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """An ordinary torch module that computes f."""
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> Activation | None:
+        """The activation of this class that ``module`` computes, None if it computes something else."""
+        return None
+
+
+def checked_weight(weight: float) -> float:
+    """The weight as a float, > 0."""
+    return number("weight", weight, low=0.0, strict=True)

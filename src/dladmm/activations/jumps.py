@@ -1,0 +1,96 @@
+"""Activations with jumps: what back-propagation cannot train. Their pieces are level."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dladmm._spec import number
+from dladmm.activations.piecewise import Piece, PiecewiseLinear
+from dladmm.errors import InputError, InputTypeError
+
+
+class Staircase(nn.Module):
+    """levels[i] for thresholds[i-1] <= z < thresholds[i]; an ordinary module, also for TorchScript."""
+
+    levels: Tensor
+    thresholds: Tensor
+
+    def __init__(self, levels: list[float], thresholds: list[float]) -> None:
+        super().__init__()
+        self.register_buffer("levels", torch.tensor(levels, dtype=torch.float64), persistent=False)
+        self.register_buffer("thresholds", torch.tensor(thresholds, dtype=torch.float64), persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        step = torch.bucketize(z.contiguous(), self.thresholds.to(z.dtype), right=True)
+        return self.levels.to(z.dtype)[step]
+
+
+class JumpFunction(PiecewiseLinear):
+    """argmin_z (z - m)^2 + weight (a - f(z))^2 for a staircase f, continuous from the right; eq. (4), (14).
+
+    The candidates are m itself and, for every other level, the end of its step that is nearest to m.
+    """
+
+    continuous: ClassVar[bool] = False
+
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.zeros_like(z)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self._select(z, [piece.intercept for piece in self.pieces()])
+
+    def module(self) -> nn.Module:
+        pieces = self.pieces()
+        return Staircase([piece.intercept for piece in pieces], [piece.start for piece in pieces[1:]])
+
+
+@dataclass(frozen=True)
+class Sign(JumpFunction):
+    """argmin_z (z - m)^2 + weight (a - sign(z))^2 with sign(0) = +1; equations (4) and (14)."""
+
+    name: ClassVar[str] = "sign"
+
+    def pieces(self) -> list[Piece]:
+        return [Piece(-float("inf"), 0.0, -1.0), Piece(0.0, 0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class Step(JumpFunction):
+    """argmin_z (z - m)^2 + weight (a - step(z))^2, step(z) = 1 for z >= 0, else 0; equations (4) and (14)."""
+
+    name: ClassVar[str] = "step"
+
+    def pieces(self) -> list[Piece]:
+        return [Piece(-float("inf"), 0.0, 0.0), Piece(0.0, 0.0, 1.0)]
+
+
+@dataclass(frozen=True)
+class Quantised(JumpFunction):
+    """argmin_z (z - m)^2 + weight (a - q(z))^2, q the nearest of ``levels`` equal steps; eq. (4) and (14).
+
+    The levels run from ``low`` to ``high``; half-way between two, q takes the upper one.
+    """
+
+    name: ClassVar[str] = "quantised"
+    levels: int = 4
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.levels, bool) or not isinstance(self.levels, int):
+            raise InputTypeError(f"levels must be a whole number; got {self.levels!r}")
+        if self.levels < 2:
+            raise InputError(f"levels must be >= 2; got {self.levels}")
+        object.__setattr__(self, "low", number("low", self.low))
+        object.__setattr__(self, "high", number("high", self.high))
+        if not self.low < self.high:
+            raise InputError(f"low must be < high; got low={self.low}, high={self.high}")
+
+    def pieces(self) -> list[Piece]:
+        h = (self.high - self.low) / (self.levels - 1)
+        starts = [-float("inf"), *(self.low + (i - 0.5) * h for i in range(1, self.levels))]
+        return [Piece(start, 0.0, self.low + i * h) for i, start in enumerate(starts)]
