@@ -1,7 +1,39 @@
-"""dladmm trains neural networks with ADMM instead of back-propagation."""
+"""dladmm trains neural networks with ADMM instead of back-propagation.
+
+The public names; everything else may change without notice.
+"""
 
 from __future__ import annotations
 
 from dladmm._version import __version__
+from dladmm.api import train
+from dladmm.callbacks import Callback
+from dladmm.certificate import Certificate
+from dladmm.chain import Chain, from_module, mlp
+from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
+from dladmm.history import History
+from dladmm.options import TrainOptions
+from dladmm.status import Status
+from dladmm.subproblems import SubproblemOptions
+from dladmm.trainer import ConvergenceNotGuaranteed, Result, Trainer
 
-__all__ = ["__version__"]
+__all__ = [
+    "Callback",
+    "Certificate",
+    "Chain",
+    "ConvergenceNotGuaranteed",
+    "DataError",
+    "DladmmError",
+    "History",
+    "InputError",
+    "InputTypeError",
+    "Result",
+    "Status",
+    "SubproblemOptions",
+    "TrainOptions",
+    "Trainer",
+    "__version__",
+    "from_module",
+    "mlp",
+    "train",
+]

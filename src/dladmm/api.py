@@ -1,0 +1,138 @@
+"""``train``: the front door for people who bring a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks import Affine, Params
+from dladmm.callbacks import Callback
+from dladmm.chain import Chain, from_module
+from dladmm.errors import InputError
+from dladmm.losses import Loss, Risk, get_loss
+from dladmm.options import make_options
+from dladmm.regularizers import Regularizer, get_regularizer
+from dladmm.trainer import Result, Trainer
+from dladmm.validation import (
+    check_device,
+    check_dtype,
+    check_features,
+    check_several_classes,
+    check_targets,
+)
+
+
+def train(
+    model: nn.Module | Chain,
+    X: Any,
+    y: Any,
+    *,
+    loss: str | dict[str, Any] | Loss = "cross_entropy",
+    regularizer: str | dict[str, Any] | Regularizer | None = None,
+    preset: str = "default",
+    init: str = "fresh",
+    prox: str = "auto",
+    random_state: int = 0,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    validation: tuple[Any, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Result:
+    """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
+
+    ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
+    :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. ``X`` has one row a sample; ``y`` holds class
+    indices, or real targets for a regression loss. ``init="fresh"`` draws new weights from ``random_state``,
+    ``init="keep"`` starts from the module's own. ``options`` are those of
+    :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
+
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> result = train(mlp([64, 30, 10]), X / 16, y, max_iter=5)
+    >>> result.status.name
+    'MAX_ITER'
+    """
+    chosen = make_options(preset, **options)
+    torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    chain = model if isinstance(model, Chain) else from_module(model)
+    the_loss, penalty = get_loss(loss), get_regularizer(regularizer)
+    n_outputs = _n_outputs(chain)
+    if init not in ("fresh", "keep"):
+        raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
+    if init == "keep" and isinstance(model, Chain):
+        raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
+    if prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
+
+    def prepare(features: Any, targets: Any, suffix: str) -> tuple[Tensor, Risk]:
+        x = check_features(features, chain, name="X" + suffix, dtype=torch_dtype, device=torch_device)
+        target = check_targets(
+            targets, the_loss, len(x), n_outputs, name="y" + suffix, dtype=torch_dtype, device=torch_device
+        )
+        return x, Risk(the_loss, target, None, solver="fista" if prox == "fista" else "auto")
+
+    x, risk = prepare(X, y, "")
+    check_several_classes(the_loss, risk.target)
+    held_out = None if validation is None else prepare(*validation, " of validation")
+
+    if init == "keep" and isinstance(model, nn.Module):
+        params = _module_parameters(model, torch_dtype, torch_device)
+    else:
+        params = _fresh_parameters(chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device)
+    trainer = Trainer(
+        chain, x, risk, chosen, penalty=penalty, params=params, validation=held_out, callbacks=callbacks
+    )
+    result = trainer.fit()
+    if isinstance(model, nn.Module):
+        _copy_into(model, result.module)
+    return result
+
+
+def _n_outputs(chain: Chain) -> int:
+    last = chain.blocks[-1]
+    if isinstance(last, Affine):
+        return last.n_out
+    module = getattr(last, "module", None)
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")
+
+
+def _fresh_parameters(
+    chain: Chain,
+    seed: int,
+    scale: float,
+    std: float | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Params]:
+    generator = torch.Generator().manual_seed(seed)
+    params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
+    if std is not None:
+        for block in params:
+            for name, p in block.items():
+                drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64) * std
+                block[name] = drawn.to(device=device, dtype=dtype)
+    return params
+
+
+def _module_parameters(model: nn.Module, dtype: torch.dtype, device: torch.device) -> list[Params]:
+    layers = [model] if isinstance(model, nn.Linear) else list(model.children())
+    names = {"weight": "W", "bias": "b"}
+    return [
+        {
+            names[n] if isinstance(layer, nn.Linear) else n: p.detach().to(device, dtype).clone()
+            for n, p in layer.named_parameters()
+        }
+        for layer in layers
+    ]
+
+
+@torch.no_grad()
+def _copy_into(model: nn.Module, trained: nn.Module) -> None:
+    for mine, theirs in zip(model.parameters(), trained.parameters(), strict=True):
+        mine.copy_(theirs)

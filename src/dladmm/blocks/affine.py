@@ -1,0 +1,268 @@
+"""Affine block: ``m = A W^T + b``, the paper's ``z_l = W_l a_{l-1} + b_l`` with samples as rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.errors import InputError
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import (
+    backtracked,
+    damped_cholesky,
+    full_precision_gram,
+    ratio,
+    row_squared_norms,
+    squared_norm,
+)
+
+
+class Affine(Block):
+    """``g((W, b), a) = a W^T + b``, quadratic in W, in b and in a.
+
+    With ``E = m - target`` and ``c`` the term's weight, phi is ``(c/2)||E||^2`` plus what does not depend on the
+    variable at hand. The cached ``m`` moves with every update, so each update of W or a costs two products.
+    """
+
+    linear = True
+    penalised = ("W",)
+
+    def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:
+        if n_in < 1 or n_out < 1:
+            raise InputError(f"an affine block needs at least one input and one output, got {n_in} -> {n_out}.")
+        self.n_in, self.n_out, self.bias = n_in, n_out, bias
+
+    def __repr__(self) -> str:
+        return f"Affine({self.n_in}, {self.n_out}{'' if self.bias else ', bias=False'})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        deviation = scale * math.sqrt(2.0 / self.n_in)
+        W = torch.randn(self.n_out, self.n_in, generator=generator, dtype=torch.float64) * deviation
+        b = torch.zeros(self.n_out, dtype=torch.float64)
+        return {"W": W, "b": b} if self.bias else {"W": W}
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        return nn.functional.linear(v, params["W"], params.get("b"))
+
+    def to_module(self, params: Params) -> nn.Module:
+        W = params["W"]
+        # skip_init: nn.Linear would otherwise draw from the caller's global generator
+        module: nn.Linear = nn.utils.skip_init(
+            nn.Linear, self.n_in, self.n_out, bias=self.bias, device=W.device, dtype=W.dtype
+        )
+        with torch.no_grad():
+            module.weight.copy_(W)
+            if self.bias:
+                module.bias.copy_(params["b"])
+        return module
+
+    # Parameters ------------------------------------------------------------------------------------------------
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        """Algorithm 2: lines 7, 10 and 12 backward (b, then W), lines 15, 17 and 21 forward (W, then b)."""
+        scope.memory.pop("input", None)
+        solve_W = self._exact_W if scope.options.w_solver == "exact" else self._quadratic_W
+        if scope.forward:
+            return [solve_W(params, v, term, penalty, scope), *self._mean_b(params, term)]
+        return [*self._mean_b(params, term), solve_W(params, v, term, penalty, scope)]
+
+    def _mean_b(self, params: Params, term: Term) -> list[Step]:
+        """``argmin_b (c/2)||m + b' - target||^2``: the mean residual over the samples.
+
+        The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
+        constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser.
+        """
+        if not self.bias:
+            return []
+        shift = -term.residual().mean(0)
+        params["b"] += shift
+        term.prediction += shift
+        rate = torch.full_like(shift[0], term.weight * len(term.target) / 2, dtype=torch.float64)
+        return [Step("b", squared_norm(shift), rate)]
+
+    def _quadratic_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+        """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form.
+
+        ``d = E^T A + (lambda/c) W`` is the gradient over c, and ``q = c ||A d^T||^2 / ||d||^2`` the curvature along
+        it; the product ``A d^T`` also moves the cached m.
+        """
+        W, c = params["W"], term.weight
+        d = term.residual().T @ A
+        if penalty.quadratic is None:
+            return self._proximal_W(params, A, d, term, penalty, scope)
+        if penalty.quadratic > 0:
+            d.add_(W, alpha=penalty.quadratic / c)
+        moved = A @ d.T
+        d_squared = squared_norm(d)
+        alpha = backtracked(
+            c * ratio(squared_norm(moved), d_squared), scope.options.alpha0, scope.options.growth
+        )
+        step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
+        W.sub_(d * step.to(d.dtype))
+        term.prediction.sub_(moved.mul_(step.to(d.dtype)))
+        return Step("W", d_squared * step.square(), (alpha + penalty.quadratic) / 2)
+
+    def _proximal_W(
+        self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> Step:
+        """The same for a penalty without a quadratic form: the step depends on alpha, so the loop is run.
+
+        Its test ``phi <= P`` is ``c ||A (zeta - W)^T||^2 <= alpha ||zeta - W||^2``, free of cancellation.
+        """
+        W, c, options = params["W"], term.weight, scope.options
+        alpha = options.alpha0
+        if alpha is None:
+            alpha = float(c * ratio(squared_norm(A @ d.T), squared_norm(d)))
+        alpha = max(alpha, torch.finfo(W.dtype).tiny)
+        for _ in range(options.max_backtracks):
+            move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
+            moved = A @ move.T
+            squared = squared_norm(move)
+            if float(c * squared_norm(moved)) <= alpha * float(squared) * (1 + 1e-6):
+                W.add_(move)
+                term.prediction.add_(moved)
+                return Step("W", squared, torch.full_like(squared, alpha / 2))
+            alpha *= options.growth
+        return Step("W", torch.zeros_like(squared), torch.full_like(squared, alpha / 2))
+
+    def _exact_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+        """``argmin_W (c/2)||A W^T + b - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``, Equations 8 and 10 solved.
+
+        Solved for the move away from W_k, ``(c A^T A + lambda I + delta I)`` factored in float64; delta is the
+        damping. The Gram matrix lives in the block's memory while the input stays: for the first layer always,
+        for the others from the forward sweep to the next backward sweep.
+        """
+        W, c = params["W"], term.weight
+        gram = scope.memory.get("gram")
+        if gram is None:
+            gram = scope.memory["gram"] = full_precision_gram(A)
+        shift = scope.options.damping * gram.diagonal().mean()
+        d = (term.residual().T @ A).double()
+        if penalty.quadratic is None:
+            move, delta = _proximal_on_gram(W.double(), d, gram, c, shift, penalty)
+            rate_of_damping = delta / 2
+        else:
+            d.add_(W, alpha=penalty.quadratic / c)
+            key = (c, penalty.quadratic, scope.options.damping)
+            if scope.memory.get("factor_key") != key:
+                extra = penalty.quadratic / c
+                scope.memory["factor"] = damped_cholesky(gram, shift + extra, A.dtype)
+                scope.memory["factor_key"] = key
+            factor, total = scope.memory["factor"]
+            move = -torch.cholesky_solve(d.T, factor).T
+            delta = c * total - penalty.quadratic
+            rate_of_damping = delta + penalty.quadratic / 2
+        move = move.to(W.dtype)
+        moved = A @ move.T
+        W.add_(move)
+        term.prediction.add_(moved)
+        squared = squared_norm(move)
+        return Step("W", squared, c * ratio(squared_norm(moved), squared) / 2 + rate_of_damping)
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        E = term.residual()
+        gradient = term.weight * (E.T @ v)
+        total = squared_norm(penalty.stationarity(params["W"], gradient))
+        return total + squared_norm(term.weight * E.sum(0)) if self.bias else total
+
+    # Input -----------------------------------------------------------------------------------------------------
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """Algorithm 2, lines 5 and 19: ``argmin_a (nu/2)||a - f(z)||^2 + (c/2)||a W^T + b - target||^2``."""
+        scope.memory.pop("gram", None)
+        scope.memory.pop("factor_key", None)
+        c = term.weight / anchor.weight
+        gradient = (v - anchor.value).addmm_(term.residual(), params["W"], alpha=c)
+        if scope.options.a_solver == "exact":
+            return [self._exact_a(params["W"], v, gradient, c, anchor, term, scope)]
+        return [self._quadratic_a(params["W"], v, gradient, c, anchor, term, scope)]
+
+    def _quadratic_a(
+        self, W: Tensor, a: Tensor, d: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope
+    ) -> Step:
+        """``argmin_a Q(a; tau)``, Equations 3 and 16, tau by Algorithms 3 and 7 in closed form.
+
+        Everything is over nu: ``d`` is the gradient, ``q = nu (c ||W d||^2 + ||d||^2) / ||d||^2`` the curvature
+        along it, for all samples together or for each.
+        """
+        moved = d @ W.T
+        d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
+        if not scope.options.tau_per_sample:
+            d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
+        required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
+        tau = backtracked(required, scope.options.t0, scope.options.growth)
+        step = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
+        scale = step.to(d.dtype).reshape(-1, 1)
+        a.sub_(d.mul_(scale))
+        term.prediction.sub_(moved.mul_(scale))
+        squared = d_squared * step.square()
+        total = squared.sum()
+        return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
+
+    def _exact_a(
+        self, W: Tensor, a: Tensor, gradient: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope
+    ) -> Step:
+        """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = -gradient`` (all over nu).
+
+        With fewer outputs than inputs the Woodbury identity turns it into an ``n_out x n_out`` system. W is the
+        same in the backward and in the forward update of a, so its factor is used twice.
+        """
+        narrow = self.n_out < self.n_in
+        if scope.memory.get("input", (None,))[0] != c:
+            gram = full_precision_gram(W.T if narrow else W)
+            eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+            inverse = torch.cholesky_inverse(torch.linalg.cholesky(c * gram + eye)).to(W.dtype)
+            scope.memory["input"] = (c, inverse)
+        inverse = scope.memory["input"][1]
+        if narrow:
+            move = gradient.addmm((gradient @ W.T) @ inverse, W, alpha=-c)
+        else:
+            move = gradient @ inverse
+        # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
+        # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
+        moved = move @ W.T
+        a.sub_(move)
+        term.prediction.sub_(moved)
+        squared = squared_norm(move)
+        return Step("a", squared, anchor.weight * (c * ratio(squared_norm(moved), squared) + 1) / 2)
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        gradient = anchor.weight * (v - anchor.value)
+        return squared_norm(gradient.addmm_(term.residual(), params["W"], alpha=term.weight))
+
+
+def _proximal_on_gram(
+    W: Tensor, d: Tensor, gram: Tensor, c: float, shift: Tensor, penalty: Regularizer, max_iter: int = 300
+) -> tuple[Tensor, Tensor]:
+    """``argmin_X (c/2)||A (X - W)^T + E||^2 + Omega(X) + (delta/2)||X - W||^2`` by FISTA on the Gram matrix.
+
+    Returns the move and delta. An iteration costs ``n_out n_in^2``, whatever the number of samples. The best
+    iterate counts, and W itself is the first, so that the subproblem never rises.
+    """
+    scale = gram.diagonal().mean()
+    floor = torch.where(scale > 0, scale, torch.ones_like(scale)) * torch.finfo(torch.float32).eps
+    delta = torch.maximum(shift, floor)
+    lipschitz = torch.linalg.eigvalsh(gram)[-1] + delta
+    momentum = 1.0
+    move = extrapolated = best = torch.zeros_like(W)
+    best_value = penalty.value(W) / c
+    for _ in range(max_iter):
+        gradient = d + extrapolated @ gram + delta * extrapolated
+        point = penalty.prox(W + extrapolated - gradient / lipschitz, 1.0 / (c * lipschitz))
+        previous, move = move, point - W
+        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        value = (d * move).sum() + ((move @ gram + delta * move) * move).sum() / 2 + penalty.value(point) / c
+        if bool(value < best_value):
+            best, best_value = move, value
+            extrapolated = move + (momentum - 1) / following * (move - previous)
+            momentum = following
+        else:
+            momentum, extrapolated = 1.0, best
+        if float((move - previous).norm()) <= 1e-12 * (1 + float(move.norm())):
+            break
+    return best, c * delta

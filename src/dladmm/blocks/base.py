@@ -1,0 +1,112 @@
+"""What a block of the chain is, and what one update of it says about itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import SubproblemOptions
+
+Params = dict[str, Tensor]
+"""B_l of the paper: the named parameters of one block."""
+
+
+class Step(NamedTuple):
+    """One variable's move: its squared length and the decrease of the Lagrangian the theory promises for it.
+
+    The Lagrangian falls by at least ``rate * squared``; ``rate`` is the paper's theta/2, tau/2, nu/2 ... and
+    ``None`` where only "does not rise" is promised (the hidden z_l).
+    """
+
+    variable: str
+    squared: Tensor
+    rate: Tensor | None
+
+
+class Anchor(NamedTuple):
+    """``(weight/2) ||v - value||^2``: what ties a variable to the block that produces it."""
+
+    weight: float
+    value: Tensor
+
+
+@dataclass
+class Term:
+    """``(weight/2) ||target - prediction||^2``: what ties a block's output variable to the block.
+
+    ``prediction`` is the cached ``g(B, v)``. Updates move it along with B and v, in place, so that it never has to
+    be computed again.
+    """
+
+    weight: float
+    target: Tensor
+    prediction: Tensor
+
+    def residual(self) -> Tensor:
+        """``E = prediction - target``."""
+        return self.prediction - self.target
+
+
+@dataclass
+class Scope:
+    """What an update needs besides the mathematics: options, sweep direction, the block's memory.
+
+    ``memory`` holds what stays valid between updates (a Gram matrix while the input stays, a factor while W
+    stays, the last accepted step of a search); a block clears what its own update makes stale.
+    """
+
+    options: SubproblemOptions
+    forward: bool = False
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+class Block(ABC):
+    """One link ``V_l = g_l(B_l, V_{l-1})`` of the chain (Problem 1 of the paper).
+
+    A block knows two subproblems, each with everything else held fixed: the one over its parameters and the one
+    over its input. Both work in place on what they are given and return the steps they made.
+    """
+
+    linear: bool = False
+    """Whether g is linear in v (and in B): what the last block has to be."""
+
+    continuous: bool = True
+    """Whether g is continuous: what the limit-point theorem needs (Assumption 1)."""
+
+    penalised: tuple[str, ...] = ()
+    """The parameters the regulariser Omega applies to."""
+
+    @abstractmethod
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        """Fresh parameters, float64 on the CPU. ``scale`` multiplies the usual (He) deviation."""
+
+    @abstractmethod
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        """``g(B, v)``."""
+
+    @abstractmethod
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        """Step towards ``argmin_B (weight/2)||target - g(B, v)||^2 + Omega(B)``."""
+
+    @abstractmethod
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """Step towards ``argmin_v (anchor.weight/2)||v - anchor.value||^2 + (weight/2)||target - g(B, v)||^2``."""
+
+    @abstractmethod
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        """Squared distance of 0 to the subdifferential of the parameters' subproblem."""
+
+    @abstractmethod
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        """Squared distance of 0 to the subdifferential of the input's subproblem."""
+
+    @abstractmethod
+    def to_module(self, params: Params) -> nn.Module:
+        """An ordinary torch module that computes ``g(B, .)`` with a copy of these parameters."""

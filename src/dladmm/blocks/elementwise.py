@@ -1,0 +1,52 @@
+"""Elementwise block: an activation as a link of its own, ``a_l = f_l(z_l)``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.activations import Activation, get_activation
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import squared_norm
+
+
+class Elementwise(Block):
+    """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
+
+    def __init__(self, activation: Activation | str) -> None:
+        self.activation = get_activation(activation)
+        self.continuous = self.activation.continuous
+        self.linear = self.activation.name == "identity"
+
+    def __repr__(self) -> str:
+        return f"Elementwise({self.activation.name})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        return {}
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        return self.activation(v)
+
+    def to_module(self, params: Params) -> nn.Module:
+        return self.activation.module()
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        return []
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14."""
+        z = self.activation.argmin(anchor.value, term.target, term.weight / anchor.weight)
+        squared = squared_norm(z - v)
+        v.copy_(z)
+        term.prediction.copy_(self.activation(v))
+        return [Step("z", squared, None)]
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=v.device)
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
+        return anchor.weight**2 * squared_norm(distance)

@@ -1,0 +1,195 @@
+"""Generic block: any torch module as a link of the chain, solved with its own local gradient (Algorithm 1)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import squared_norm
+
+
+class Generic(Block):
+    """``g(B, v) = module(v)`` with ``B`` the module's parameters.
+
+    Both subproblems take one majorised step: gradient of this one block by autograd, backtracking on true values.
+    The test of the loop is taken on the difference of the two values, formed entry by entry, so that float32 does
+    not decide it by rounding. The accepted curvature is remembered and a quarter of it is the next start.
+    """
+
+    def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
+        self.module = copy.deepcopy(module)
+        self.linear = isinstance(module, nn.Linear) if linear is None else linear
+        self.continuous = continuous
+        self.penalised = tuple(name for name, p in module.named_parameters() if p.ndim > 1)
+
+    def __repr__(self) -> str:
+        return f"Generic({self.module!r})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        """He-initialised weights and zero biases, from ``generator``; without one, the module's own values."""
+        own = {name: p.detach().double().cpu().clone() for name, p in self.module.named_parameters()}
+        if generator is None:
+            return own
+        for p in own.values():
+            fan_in = p[0].numel() if p.ndim > 1 else 0
+            deviation = scale * (2.0 / fan_in) ** 0.5 if fan_in else 0.0
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
+        return own
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        return functional_call(self.module, params, (v,))
+
+    def to_module(self, params: Params) -> nn.Module:
+        module = copy.deepcopy(self.module)
+        some = next(iter(params.values()), None)
+        if some is not None:
+            module = module.to(device=some.device, dtype=some.dtype)
+            with torch.no_grad():
+                for name, p in module.named_parameters():
+                    p.copy_(params[name])
+        return module
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        """``argmin_B (Psi)||V_l - g_l(B, V_{l-1})||^2 + omega(B)``, lines 5 and 8 of Algorithm 1."""
+        if not params:
+            return []
+        names = list(params)
+        start = [params[name] for name in names]
+
+        def point(curvature: float, gradients: list[Tensor]) -> list[Tensor]:
+            moved = [p - g / curvature for p, g in zip(start, gradients, strict=True)]
+            return [
+                penalty.prox(p, 1.0 / curvature) if name in self.penalised else p
+                for name, p in zip(names, moved, strict=True)
+            ]
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            return self.forward(dict(zip(names, values, strict=True)), v)
+
+        found = _majorised_step(start, evaluate, point, None, term, scope, "B")
+        for p, new in zip(start, found.values, strict=True):
+            p.copy_(new)
+        return [Step("W", found.squared, found.rate)]
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_V (Psi)||V - g_l||^2 + (Psi)||V_{l+1} - g_{l+1}(B, V)||^2``, lines 4 and 9 of Algorithm 1."""
+
+        def point(curvature: float, gradients: list[Tensor]) -> list[Tensor]:
+            return [v - gradients[0] / curvature]
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            return self.forward(params, values[0])
+
+        found = _majorised_step([v], evaluate, point, anchor, term, scope, "V")
+        v.copy_(found.values[0])
+        return [Step("a", found.squared, found.rate)]
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=v.device)
+        if not params:
+            return total
+        names = list(params)
+        gradients = _gradients(
+            [params[name] for name in names],
+            lambda values: self.forward(dict(zip(names, values, strict=True)), v),
+            term,
+        )[1]
+        for name, gradient in zip(names, gradients, strict=True):
+            if name in self.penalised:
+                gradient = penalty.stationarity(params[name], gradient)
+            total = total + squared_norm(gradient)
+        return total
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        gradient = _gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+        return squared_norm(gradient + anchor.weight * (v - anchor.value))
+
+
+Evaluate = Callable[[list[Tensor]], Tensor]
+Point = Callable[[float, list[Tensor]], list[Tensor]]
+
+
+class _Found:
+    """Where a majorised step ended."""
+
+    def __init__(self, values: list[Tensor], squared: Tensor, rate: Tensor) -> None:
+        self.values, self.squared, self.rate = values, squared, rate
+
+
+def _gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tuple[Tensor, list[Tensor]]:
+    """The prediction and the gradient of ``(weight/2)||target - evaluate(values)||^2`` in the values."""
+    leaves = [value.detach().requires_grad_() for value in values]
+    with torch.enable_grad():
+        prediction = evaluate(leaves)
+        gradients = torch.autograd.grad(
+            prediction, leaves, term.weight * (prediction.detach() - term.target), allow_unused=True
+        )
+    filled = [
+        torch.zeros_like(x) if g is None else g.detach() for x, g in zip(leaves, gradients, strict=True)
+    ]
+    return prediction.detach(), filled
+
+
+def _majorised_step(
+    start: list[Tensor],
+    evaluate: Evaluate,
+    point: Point,
+    anchor: Anchor | None,
+    term: Term,
+    scope: Scope,
+    kind: str,
+) -> _Found:
+    """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
+
+    Tried are ``start * growth^j``; the test is ``phi(x+) - phi(x) <= <gradient, x+ - x> + (curvature/2)||x+ - x||^2``.
+    A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
+    only the difference of the predictions is searched. When the cap is reached nothing moves.
+    """
+    options = scope.options
+    old, gradients = _gradients(start, evaluate, term)
+    if anchor is not None:
+        gradients[0] = gradients[0] + anchor.weight * (start[0] - anchor.value)
+    own = anchor.weight if anchor is not None else 0.0
+    device = old.device
+    norm = sum(float(squared_norm(g)) for g in gradients)
+    remembered = scope.memory.get(kind)
+    curvature = options.t0 if kind == "V" else options.alpha0
+    if remembered is not None:
+        curvature = max(remembered / 4, own)
+    elif curvature is None:
+        curvature = max(term.weight, own)
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    if norm == 0.0:
+        return _Found(start, zero, torch.full_like(zero, curvature / 2))
+    for _ in range(options.max_backtracks):
+        with torch.no_grad():
+            values = point(curvature, gradients)
+            moves = [new - x for new, x in zip(values, start, strict=True)]
+            new = evaluate(values)
+        squared = sum(float(squared_norm(move)) for move in moves)
+        linear = sum(
+            float((g.double() * move.double()).sum()) for g, move in zip(gradients, moves, strict=True)
+        )
+        rise = (
+            term.weight
+            / 2
+            * float(((new - old).double() * (new + old - 2 * term.target).double()).sum(dtype=torch.float64))
+        )
+        if anchor is not None:
+            centre = start[0] - anchor.value
+            rise += own * float((moves[0].double() * (centre + moves[0] / 2).double()).sum())
+        if rise <= linear + curvature / 2 * squared + 1e-12 * abs(linear):
+            scope.memory[kind] = curvature
+            term.prediction.copy_(new)
+            return _Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+        curvature *= options.growth
+    scope.memory[kind] = curvature
+    return _Found(start, zero, torch.full_like(zero, curvature / 2))

@@ -1,0 +1,110 @@
+"""A network as a chain of blocks, and the builders that make one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.activations import Activation
+from dladmm.activations import from_module as activation_of
+from dladmm.blocks import Affine, Block, Elementwise, Generic, Params
+from dladmm.errors import InputError, InputTypeError
+
+
+class Chain:
+    """``V_0 = x``, ``V_l = g_l(B_l, V_{l-1})``: the network of Problem 1, whose last block is linear."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        if not blocks:
+            raise InputError("a chain needs at least one block.")
+        if not blocks[-1].linear:
+            raise InputError(
+                f"the last block must be linear, got {blocks[-1]!r}: the paper's hard constraint is V_L = B_L V_{{L-1}}. "
+                "End the network with a linear layer and leave the last activation to the loss."
+            )
+        self.blocks = tuple(blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+    def __repr__(self) -> str:
+        return f"Chain({' -> '.join(map(repr, self.blocks))})"
+
+    @property
+    def n_in(self) -> int | None:
+        """Number of input features, where the first block says it."""
+        first = self.blocks[0]
+        return first.n_in if isinstance(first, Affine) else None
+
+    @property
+    def continuous(self) -> bool:
+        """Whether every block is continuous, as Assumption 1 needs."""
+        return all(block.continuous for block in self.blocks)
+
+    def initial_parameters(
+        self, generator: torch.Generator | None, scale: float, *, dtype: torch.dtype, device: torch.device
+    ) -> list[Params]:
+        """Fresh parameters of every block, drawn from one generator: no two layers share random numbers."""
+        fresh = [block.initial_parameters(generator, scale) for block in self.blocks]
+        return [
+            {name: p.to(device=device, dtype=dtype) for name, p in block_params.items()}
+            for block_params in fresh
+        ]
+
+    def forward(self, params: Sequence[Params], x: Tensor) -> list[Tensor]:
+        """Every ``V_l`` of the network itself, ``l = 1..n``."""
+        outputs: list[Tensor] = []
+        for block, block_params in zip(self.blocks, params, strict=True):
+            x = block.forward(block_params, x)
+            outputs.append(x)
+        return outputs
+
+    def predict(self, params: Sequence[Params], x: Tensor) -> Tensor:
+        """The network's output, keeping one layer in memory at a time."""
+        for block, block_params in zip(self.blocks, params, strict=True):
+            x = block.forward(block_params, x)
+        return x
+
+    def to_module(self, params: Sequence[Params]) -> nn.Sequential:
+        """The trained network as an ordinary ``nn.Sequential``."""
+        return nn.Sequential(*(block.to_module(p) for block, p in zip(self.blocks, params, strict=True)))
+
+
+def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
+    """The chain of the paper's MLP (Problem 3): ``Affine, f, Affine, f, ..., Affine`` with these widths.
+
+    >>> mlp([64, 100, 100, 10])
+    Chain(Affine(64, 100) -> Elementwise(relu) -> Affine(100, 100) -> Elementwise(relu) -> Affine(100, 10))
+    """
+    if len(widths) < 2:
+        raise InputError(f"widths must name at least the input and the output width, got {list(widths)}.")
+    for width in widths:
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise InputError(f"widths must be whole numbers >= 1, got {list(widths)!r}.")
+    blocks: list[Block] = []
+    for n_in, n_out in zip(widths[:-1], widths[1:], strict=True):
+        blocks += [Affine(n_in, n_out), Elementwise(activation)]
+    return Chain(blocks[:-1])
+
+
+def from_module(module: nn.Module) -> Chain:
+    """The chain of an ``nn.Sequential``: Linear and known activations in closed form, anything else as Generic."""
+    if isinstance(module, nn.Linear):
+        module = nn.Sequential(module)
+    if not isinstance(module, nn.Sequential):
+        raise InputTypeError(
+            f"module must be an nn.Sequential whose last layer is nn.Linear, got {type(module).__name__}."
+        )
+    return Chain([_block_of(layer) for layer in module])
+
+
+def _block_of(layer: nn.Module) -> Block:
+    if isinstance(layer, nn.Linear):
+        return Affine(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    activation = activation_of(layer)
+    return Generic(layer) if activation is None else Elementwise(activation)

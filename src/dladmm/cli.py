@@ -1,0 +1,61 @@
+"""The command line. Errors are words on standard error and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dladmm._version import __version__
+from dladmm.errors import DladmmError
+
+app = typer.Typer(
+    name="dladmm",
+    help="Train neural networks with ADMM instead of back-propagation.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train neural networks with ADMM instead of back-propagation."""
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("runs/demo"),
+) -> None:
+    """Train on embedded data, show the curve in numbers and the certificate in words.
+
+    Example: dladmm demo --out runs/first
+    """
+    from dladmm.demo import run
+
+    result = run(out)
+    raise typer.Exit(0 if result.status.ok else 1)
+
+
+def main() -> None:
+    """Entry point: turns the library's own errors into two lines and exit code 2."""
+    try:
+        app()
+    except DladmmError as error:
+        typer.echo(f"dladmm: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""The one sweep: Algorithms 1 (generic), 2 (MLP) and 5 (GCN) of the paper over a chain of blocks.
+
+    V_0 = x,   V_l ~ g_l(B_l, V_{l-1})  (soft, weight nu, l < n),   V_n = g_n(B_n, V_{n-1})  (hard, dual u, rho)
+
+Augmented Lagrangian (Equation 1, and its counterparts for Problems 2 and 6)::
+
+    L_rho = R(V_n; y) + sum_l Omega(B_l) + (nu/2) sum_{l<n} ||V_l - g_l(B_l, V_{l-1})||^2
+            + <u, r> + (rho/2)||r||^2,          r = V_n - g_n(B_n, V_{n-1})
+
+The last two terms are ``(rho/2)||V_n + u/rho - g_n||^2`` up to a constant, so every block sees one quadratic
+:class:`~dladmm.blocks.Term`, whether it is soft or hard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dladmm.blocks import Anchor, Params, Scope, Step, Term
+from dladmm.chain import Chain
+from dladmm.losses import Risk
+from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.subproblems import SubproblemOptions, squared_norm
+
+
+@dataclass
+class State:
+    """The iterate: B, V, u, the cached predictions ``g_l(B_l, V_{l-1})``, and the penalty weights.
+
+    ``W``, ``b``, ``z``, ``a`` are the paper's names for the pieces of an MLP, in layer order; rows are samples and
+    ``W[l]`` is (n_out, n_in) as in torch.
+    """
+
+    params: list[Params]
+    outputs: list[Tensor]
+    predictions: list[Tensor]
+    u: Tensor
+    rho: float
+    nu: float
+
+    @property
+    def W(self) -> list[Tensor]:
+        return [p["W"] for p in self.params if "W" in p]
+
+    @property
+    def b(self) -> list[Tensor]:
+        return [p["b"] for p in self.params if "b" in p]
+
+    @property
+    def z(self) -> list[Tensor]:
+        return [v for p, v in zip(self.params, self.outputs, strict=True) if p]
+
+    @property
+    def a(self) -> list[Tensor]:
+        return [v for p, v in zip(self.params, self.outputs, strict=True) if not p]
+
+    @property
+    def residual(self) -> Tensor:
+        """``r = z_L - W_L a_{L-1} - b_L``, line 23 of Algorithm 2."""
+        return self.outputs[-1] - self.predictions[-1]
+
+    def clone_parameters(self) -> list[Params]:
+        return [{name: p.clone() for name, p in block.items()} for block in self.params]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The pieces of the Lagrangian, each a float64 scalar on the device."""
+
+    risk: Tensor
+    penalty: Tensor
+    coupling: Tensor
+    dual: Tensor
+    residual_squared: Tensor
+    rho: float
+
+    @property
+    def objective(self) -> Tensor:
+        """F of Problem 4."""
+        return self.risk + self.penalty + self.coupling
+
+    @property
+    def lagrangian(self) -> Tensor:
+        """L_rho of Equation 1."""
+        return self.objective + self.dual + self.rho / 2 * self.residual_squared
+
+
+class Engine:
+    """Runs iterations of dlADMM on one problem. It owns the problem, never the iterate."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        x: Tensor,
+        risk: Risk,
+        penalty: Regularizer | None = None,
+        options: SubproblemOptions | None = None,
+    ) -> None:
+        self.chain, self.x, self.risk = chain, x, risk
+        self.penalty = NoPenalty() if penalty is None else penalty
+        self.options = SubproblemOptions() if options is None else options
+        self._memories: list[dict[str, Any]] = [{} for _ in chain]
+
+    # The algorithm ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sweep(self, state: State) -> list[Step]:
+        """One iteration: backward V_l, B_l for l = n..1, forward B_l, V_l for l = 1..n, then r and u."""
+        layers = range(len(self.chain))
+        steps: list[Step] = []
+        for l in reversed(layers):
+            steps += self._update_output(state, l)
+            steps += self._update_parameters(state, l, forward=False)
+        for l in layers:
+            steps += self._update_parameters(state, l, forward=True)
+            steps += self._update_output(state, l)
+        state.u.add_(state.residual, alpha=state.rho)
+        return steps
+
+    def _update_parameters(self, state: State, l: int, *, forward: bool) -> list[Step]:
+        """``B_l``: solved by block l, which knows how its output depends on its parameters."""
+        scope = Scope(self.options, forward, self._memories[l])
+        term = self._term(state, l)
+        return self.chain.blocks[l].update_parameters(
+            state.params[l], self._input(state, l), term, self.penalty, scope
+        )
+
+    def _update_output(self, state: State, l: int) -> list[Step]:
+        """``V_l``: solved by the block that follows, or by the loss when none does."""
+        if l == len(self.chain) - 1:
+            return [self._update_last(state)]
+        scope = Scope(self.options, memory=self._memories[l + 1])
+        anchor = Anchor(state.nu, state.predictions[l])
+        block = self.chain.blocks[l + 1]
+        return block.update_input(
+            state.params[l + 1], state.outputs[l], anchor, self._term(state, l + 1), scope
+        )
+
+    def _update_last(self, state: State) -> Step:
+        """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
+        z = state.outputs[-1]
+        new = self.risk.prox(state.predictions[-1] - state.u / state.rho, state.rho)
+        squared = squared_norm(new - z)
+        z.copy_(new)
+        return Step("z_L", squared, torch.full_like(squared, last_layer_rate(state.rho, self.risk.H)))
+
+    def _term(self, state: State, l: int) -> Term:
+        if l < len(self.chain) - 1:
+            return Term(state.nu, state.outputs[l], state.predictions[l])
+        return Term(state.rho, state.outputs[l] + state.u / state.rho, state.predictions[l])
+
+    def _input(self, state: State, l: int) -> Tensor:
+        return self.x if l == 0 else state.outputs[l - 1]
+
+    def forget(self) -> None:
+        """Drop everything remembered between updates: call it after changing a state by hand."""
+        for memory in self._memories:
+            memory.clear()
+
+    # Where an iterate starts -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def feasible_state(self, params: list[Params], rho: float, nu: float) -> State:
+        """V from the network's own forward pass and ``u = -grad R``: Lemma 2 holds from the start."""
+        outputs = self.chain.forward(params, self.x)
+        u = -self.risk.gradient(outputs[-1])
+        return State(params, outputs, [v.clone() for v in outputs], u, rho, nu)
+
+    @torch.no_grad()
+    def paper_state(self, params: list[Params], rho: float, nu: float) -> State:
+        """As the authors start: hidden layers from the forward pass, z_L at +1 / -1, u = 0."""
+        state = self.feasible_state(params, rho, nu)
+        state.outputs[-1].copy_(torch.where(self.risk.target > 0, 1.0, -1.0))
+        state.u.zero_()
+        return state
+
+    # What the theory speaks of ---------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def raw_predictions(self, state: State) -> list[Tensor]:
+        """``g_l(B_l, V_{l-1})`` computed again from data, parameters and variables, without the caches."""
+        blocks = enumerate(self.chain.blocks)
+        return [block.forward(state.params[l], self._input(state, l)) for l, block in blocks]
+
+    @torch.no_grad()
+    def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
+        """The terms of the Lagrangian, from the cached predictions unless others are given."""
+        predictions = state.predictions if predictions is None else predictions
+        zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        pairs = list(zip(state.outputs, predictions, strict=True))
+        coupling = sum((squared_norm(v - g) for v, g in pairs[:-1]), zero) * (state.nu / 2)
+        r = pairs[-1][0] - pairs[-1][1]
+        return Energy(
+            risk=self.risk.value(state.outputs[-1]),
+            penalty=self.penalty_value(state.params),
+            coupling=coupling,
+            dual=(state.u.double() * r.double()).sum(),
+            residual_squared=squared_norm(r),
+            rho=state.rho,
+        )
+
+    def penalty_value(self, params: Sequence[Params]) -> Tensor:
+        """``sum_l Omega(W_l)``."""
+        zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        penalised = (
+            p[name] for block, p in zip(self.chain, params, strict=True) for name in block.penalised
+        )
+        return sum((self.penalty.value(W) for W in penalised), zero)
+
+    @torch.no_grad()
+    def dual_optimality(self, state: State) -> Tensor:
+        """``||grad R(z_L) + u||^2``: zero by Lemma 2 when z_L was solved exactly."""
+        return squared_norm(self.risk.gradient(state.outputs[-1]) + state.u)
+
+    @torch.no_grad()
+    def stationarity(self, state: State, predictions: Sequence[Tensor] | None = None) -> Tensor:
+        """``dist(0, dL_rho)^2`` at the iterate (Property 3): all of W, b, z, a, z_L and u, squared and summed."""
+        predictions = state.predictions if predictions is None else predictions
+        probe = State(state.params, state.outputs, list(predictions), state.u, state.rho, state.nu)
+        r = probe.residual
+        last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
+        total = squared_norm(last) + squared_norm(r)
+        for l, block in enumerate(self.chain):
+            term = self._term(probe, l)
+            v = self._input(probe, l)
+            total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty)
+            if l > 0:
+                anchor = Anchor(state.nu, probe.predictions[l - 1])
+                total = total + block.input_stationarity(state.params[l], v, anchor, term)
+        return total
+
+
+def last_layer_rate(rho: float, H: float) -> float:
+    """``C_1 = rho/2 - 2 H^2/rho``: what both z_L steps and the dual step together promise (Lemma 6, mended).
+
+    The paper has ``rho/2 - H/2 - H^2/rho``. It drops the factor 2 that squaring the triangle inequality costs, and
+    does not use that R is convex; with both corrected C_1 is positive exactly when ``rho > 2H``, as it claims.
+    """
+    return rho / 2 - 2 * H**2 / rho

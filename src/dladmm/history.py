@@ -1,0 +1,91 @@
+"""What a run recorded, one entry an iteration."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+
+Value = float | int | None
+
+COLUMNS = (
+    "iteration",
+    "seconds",
+    "lagrangian",
+    "objective",
+    "loss",
+    "primal_residual",
+    "dual_optimality",
+    "stationarity",
+    "descent",
+    "squared_steps",
+    "c2",
+    "rho",
+    "nu",
+    "train_accuracy",
+    "val_loss",
+    "val_accuracy",
+)
+
+
+class History(Mapping[str, list[Value]]):
+    """A mapping of equal-length lists. ``None`` marks what was not measured at that iteration.
+
+    ========================  ==================================================================================
+    ``lagrangian``            L_rho of Equation 1, ``objective`` is F of Problem 4
+    ``loss``                  mean loss of the network itself (its forward pass), not of the relaxed z_L
+    ``primal_residual``       ``||r||``
+    ``dual_optimality``       ``||grad R(z_L) + u||`` (Lemma 2)
+    ``stationarity``          ``dist(0, dL_rho)`` (Property 3)
+    ``descent``               by how much the Lagrangian fell
+    ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
+    ========================  ==================================================================================
+    """
+
+    def __init__(self, columns: Mapping[str, list[Value]] | None = None) -> None:
+        self._columns: dict[str, list[Value]] = {name: [] for name in COLUMNS}
+        for name, values in (columns or {}).items():
+            self._columns[name] = list(values)
+
+    def append(self, **row: Value) -> None:
+        """Add one iteration. Columns not named get ``None``."""
+        for name, column in self._columns.items():
+            column.append(row.get(name))
+
+    def last(self, column: str) -> Value:
+        """The last value that was measured, or ``None``."""
+        return next((value for value in reversed(self._columns[column]) if value is not None), None)
+
+    def row(self, index: int) -> dict[str, Value]:
+        return {name: column[index] for name, column in self._columns.items()}
+
+    @property
+    def n_iter(self) -> int:
+        return len(self._columns["iteration"])
+
+    def __getitem__(self, column: str) -> list[Value]:
+        return self._columns[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"History({self.n_iter} iterations, columns: {', '.join(self._columns)})"
+
+    def to_dict(self) -> dict[str, list[Value]]:
+        """Plain lists; numbers that JSON cannot write (NaN, infinity) become ``None``."""
+        return {name: [_writable(value) for value in column] for name, column in self._columns.items()}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> History:
+        return cls(json.loads(text))
+
+
+def _writable(value: Value) -> Value:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

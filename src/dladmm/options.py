@@ -1,0 +1,99 @@
+"""Everything a run can be told, checked before any work is done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from dladmm.errors import InputError
+from dladmm.subproblems import SubproblemOptions
+
+Start = Literal["feasible", "paper"]
+RhoRule = Literal["authors"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Settings of one run of the convergent algorithm.
+
+    ``rho``
+        Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``.
+    ``nu``
+        Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1).
+    ``max_iter``, ``eps_abs``, ``eps_rel``
+        Stop after ``max_iter`` iterations, or when primal residual and stationarity are below
+        ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3.
+    ``init_scale``, ``init_std``
+        Initial W: He's deviation times ``init_scale``, b zero; or W and b normal with deviation ``init_std``.
+    ``start``
+        ``"feasible"``: z and a from the forward pass, u = -grad R. ``"paper"``: z_L at +1/-1 and u = 0.
+    ``rho_rule``
+        ``"authors"``: rho and both backtracking starts times 10 when the training loss has risen three times
+        running, rho at most 0.1, as in the authors' published code. ``None``: rho stays.
+    ``diagnostics_every``
+        Iterations between evaluations of the network and of the stationarity, which cost products of their own;
+        ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
+    """
+
+    rho: float | None = None
+    nu: float = 1.0
+    subproblems: SubproblemOptions = field(default_factory=SubproblemOptions)
+    max_iter: int = 200
+    eps_abs: float = 1e-6
+    eps_rel: float = 1e-4
+    init_scale: float = 0.2
+    init_std: float | None = None
+    start: Start = "feasible"
+    rho_rule: RhoRule | None = None
+    diagnostics_every: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rho", "nu", "init_std"):
+            value = getattr(self, name)
+            if value is None and name != "nu":
+                continue
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a positive finite number, got {value!r}.")
+        for name in ("eps_abs", "eps_rel", "init_scale"):
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a finite number >= 0, got {value!r}.")
+        for name in ("max_iter", "diagnostics_every"):
+            value = getattr(self, name)
+            if value is None and name == "diagnostics_every":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
+        if self.rho_rule not in (None, *get_args(RhoRule)):
+            raise InputError(f"rho_rule must be None or one of {get_args(RhoRule)}, got {self.rho_rule!r}.")
+
+
+PAPER = TrainOptions(
+    rho=1e-6,
+    nu=1e-6,
+    subproblems=SubproblemOptions(
+        w_solver="quadratic", a_solver="quadratic", alpha0=1.0, t0=1.0, growth=2.0
+    ),
+    init_std=0.1,
+    start="paper",
+    rho_rule="authors",
+)
+"""The settings of the paper's MLP experiment, with what its published code adds."""
+
+PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}
+
+
+def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
+    """A preset with single settings changed; names of :class:`SubproblemOptions` are understood too."""
+    if preset not in PRESETS:
+        raise InputError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}.")
+    base = PRESETS[preset]
+    inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}
+    unknown = sorted(set(changes) - set(TrainOptions.__dataclass_fields__))
+    if unknown:
+        known = sorted({*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__})
+        raise InputError(f"unknown option {', '.join(unknown)}; known are {', '.join(known)}.")
+    return replace(base, subproblems=replace(base.subproblems, **inner), **changes)

@@ -1,0 +1,25 @@
+"""Why a run ended: members whose values are the sentences shown to people."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(Enum):
+    """How a run ended. ``ok`` is false when the run failed and the command line should exit with 1."""
+
+    CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
+    MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
+    DIVERGED = "Diverged: the augmented Lagrangian grew beyond any bound the theory allows; raise rho above 2H."
+    NON_FINITE = (
+        "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
+        "variables set to their forward pass."
+    )
+    INTERRUPTED = "Interrupted by the user after a whole iteration; the state of that iteration was kept."
+
+    @property
+    def ok(self) -> bool:
+        return self not in (Status.DIVERGED, Status.NON_FINITE)
+
+    def __str__(self) -> str:
+        return self.value

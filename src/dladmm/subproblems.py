@@ -1,0 +1,128 @@
+"""Pieces that the subproblems share: safe norms, backtracking in closed form, guarded factorisations.
+
+Float32 sums of millions of squares are wrong in the third digit, and a backtracking loop that compares two
+such sums decides by rounding noise. So norms are accumulated in float64 (:func:`squared_norm`), and where the
+function is quadratic the answer of the paper's loop is computed instead of searched (:func:`backtracked`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from dladmm.errors import InputError
+
+Solver = Literal["quadratic", "exact"]
+
+
+@dataclass(frozen=True)
+class SubproblemOptions:
+    """How the subproblems are solved.
+
+    ``w_solver``, ``a_solver``
+        ``"quadratic"``: one majorised step with backtracking, as in the paper; ``"exact"``: the minimiser.
+    ``alpha0``, ``t0``
+        Where the backtracking of W (Algorithms 4 and 6) and of a (Algorithms 3 and 7) starts. ``None`` is the tight value: the
+        smallest that majorises along the step, which is exact line search.
+    ``growth``
+        The paper's gamma and eta, the factor of one backtracking step.
+    ``damping``
+        Exact W only: weight of the proximal term ``(damping * c * trace(A^T A) / n) / 2 ||W - W_k||^2``.
+    ``tau_per_sample``
+        Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
+    ``max_backtracks``
+        Cap of every loop that has to search; reaching it leaves the variable where it was.
+    """
+
+    w_solver: Solver = "exact"
+    a_solver: Solver = "exact"
+    alpha0: float | None = None
+    t0: float | None = None
+    growth: float = 2.0
+    damping: float = 0.1
+    tau_per_sample: bool = False
+    max_backtracks: int = 60
+
+    def __post_init__(self) -> None:
+        for name in ("w_solver", "a_solver"):
+            if getattr(self, name) not in get_args(Solver):
+                raise InputError(f"{name} must be one of {get_args(Solver)}, got {getattr(self, name)!r}.")
+        for name in ("alpha0", "t0"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a positive number or None (tight), got {value!r}.")
+        if not (math.isfinite(self.growth) and self.growth > 1):
+            raise InputError(f"growth must be a number above 1, got {self.growth!r}.")
+        if not (math.isfinite(self.damping) and self.damping >= 0):
+            raise InputError(f"damping must be a number >= 0, got {self.damping!r}.")
+        if self.max_backtracks < 1:
+            raise InputError(f"max_backtracks must be at least 1, got {self.max_backtracks!r}.")
+
+
+def row_squared_norms(x: Tensor) -> Tensor:
+    """``||x_i||^2`` of each row, float64: float32 inside a row, where it is short enough to be safe."""
+    return torch.linalg.vector_norm(x.reshape(-1, x.shape[-1]), dim=1).double().square()
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """``||x||^2`` as a float64 scalar that stays on the device."""
+    if x.ndim < 2:
+        return x.double().square().sum()
+    return row_squared_norms(x).sum()
+
+
+def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:
+    """``numerator / denominator``, and ``otherwise`` where the denominator is zero."""
+    safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))
+    return torch.where(denominator > 0, numerator / safe, torch.full_like(safe, otherwise))
+
+
+def backtracked(required: Tensor, start: float | None, growth: float) -> Tensor:
+    """The value at which the backtracking loop of Algorithms 3, 4, 6 and 7 stops.
+
+    phi is quadratic in W and in a, so along a fixed direction the loop's test ``phi > P`` (or ``phi > Q``) is the
+    same as ``alpha < required``, where ``required`` is the curvature along that direction. The loop's answer is
+    then ``start * growth^j`` with the smallest whole ``j >= 0`` that reaches it. With ``start=None`` the answer is
+    ``required`` itself.
+    """
+    if start is None:
+        return required.clamp_min(torch.finfo(torch.float64).tiny)
+    floor = torch.full_like(required, start)
+    exponent = torch.ceil(torch.log(torch.maximum(required, floor) / floor) / math.log(growth))
+    # The logarithm may be off by one unit in the last place exactly where it matters: settle it by the powers.
+    exponent = torch.where(floor * growth ** (exponent - 1) >= required, exponent - 1, exponent).clamp_min(0)
+    return floor * growth ** torch.where(floor * growth**exponent < required, exponent + 1, exponent)
+
+
+def full_precision_gram(a: Tensor) -> Tensor:
+    """``A^T A`` in float64, from products without TF32: with TF32 its factorisation fails (NUMERICS 6)."""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        return (a.T @ a).double()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def damped_cholesky(gram: Tensor, shift: float | Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cholesky factor of ``gram + delta I`` and the ``delta`` it took, at least ``shift``.
+
+    The Gram matrix was formed in ``precision``, so it is positive definite only down to the rounding of that
+    precision; delta is raised from there in factors of 100 until the factorisation exists. The caller treats delta
+    as a proximal weight, so that raising it shortens the step and never breaks descent.
+    """
+    scale = gram.diagonal().mean()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    rounding = torch.finfo(precision).eps * scale
+    delta = torch.maximum(torch.as_tensor(shift, dtype=gram.dtype, device=gram.device), rounding)
+    eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
+    for _ in range(8):
+        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
+        if int(info) == 0:
+            return factor, delta
+        delta = delta * 100
+    return torch.sqrt(scale + delta) * eye, scale + delta

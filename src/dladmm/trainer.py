@@ -1,0 +1,235 @@
+"""The loop around the engine: measuring, stopping, keeping what is good, telling callbacks."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks import Affine, Step
+from dladmm.callbacks import Callback
+from dladmm.certificate import Certificate, certify, guarantee
+from dladmm.chain import Chain
+from dladmm.engine import Energy, Engine, State
+from dladmm.history import History
+from dladmm.losses import Risk
+from dladmm.options import TrainOptions
+from dladmm.regularizers import Regularizer
+from dladmm.status import Status
+
+
+class ConvergenceNotGuaranteed(UserWarning):
+    """rho is not above 2H."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training gives back."""
+
+    status: Status
+    history: History
+    certificate: Certificate
+    module: nn.Module
+    state: State
+
+    def __repr__(self) -> str:
+        accuracy = self.history.last("train_accuracy")
+        shown = "" if accuracy is None else f", train accuracy {accuracy:.4f}"
+        certified = "certified" if self.certificate.certified else "not certified"
+        return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
+
+
+class Trainer:
+    """Trains one chain on one data set: ``fit()`` runs the loop and returns a :class:`Result`.
+
+    Everything it is given has been checked already; :func:`dladmm.train` is the front door.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        x: Tensor,
+        risk: Risk,
+        options: TrainOptions,
+        *,
+        penalty: Regularizer | None = None,
+        params: list[dict[str, Tensor]],
+        validation: tuple[Tensor, Risk] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems)
+        for block, block_params in zip(chain, params, strict=True):
+            for name in block.penalised:  # a constraint holds from the start
+                block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
+        rho = 3 * risk.H if options.rho is None else options.rho
+        make_state = (
+            self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
+        )
+        self.state = make_state(params, rho, options.nu)
+        self.history = History()
+        self.guarantee = guarantee(rho, risk.H)
+        self._exempt = [1] if options.start == "paper" else []
+        self._every = options.diagnostics_every or _diagnostics_interval(chain, x)
+
+    def fit(self) -> Result:
+        """Run until converged, diverged, non-finite, interrupted, or max_iter."""
+        if self.state.rho <= 2 * self.engine.risk.H:
+            warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
+        start = float(self.engine.energy(self.state).lagrangian)
+        self._tell("on_train_begin")
+        status = self._loop(start)
+        self.engine.forget()
+        certificate = certify(self.engine, self.state, self.history, start, self._exempt)
+        if status is Status.MAX_ITER and not certificate.covered and self._rose(start):
+            status = Status.DIVERGED
+        module = self.engine.chain.to_module(self.state.params)
+        result = Result(status, self.history, certificate, module, self.state)
+        for callback in self.callbacks:
+            callback.on_train_end(self, result)
+        return result
+
+    def _loop(self, start: float) -> Status:
+        previous, seconds = start, 0.0
+        kept = self.state.clone_parameters()
+        for k in range(1, self.options.max_iter + 1):
+            try:
+                began = time.perf_counter()
+                steps = self.engine.sweep(self.state)
+                energy = self.engine.energy(self.state)
+                row = self._measure(steps, energy)
+                seconds += time.perf_counter() - began
+                if not math.isfinite(row["lagrangian"] or math.nan) or not self._finite_parameters():
+                    self._restore(kept)
+                    return Status.NON_FINITE
+                due = k % self._every == 0 or k == self.options.max_iter
+                if due or self.options.rho_rule is not None:
+                    row |= self._evaluate()
+                if due:
+                    row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+                descent = previous - (row["lagrangian"] or 0.0)
+                previous -= descent
+                self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
+                for kept_block, block in zip(kept, self.state.params, strict=True):
+                    for name, p in block.items():
+                        kept_block[name].copy_(p)
+                self._tell("on_epoch_end")
+            except KeyboardInterrupt:
+                self._restore(kept)
+                return Status.INTERRUPTED
+            if self._unbounded(previous, start):
+                return Status.DIVERGED
+            if due and self._converged():
+                return Status.CONVERGED
+            self._adapt_rho(k)
+        return Status.MAX_ITER
+
+    # Measuring -------------------------------------------------------------------------------------------------
+
+    def _measure(self, steps: list[Step], energy: Energy) -> dict[str, float | None]:
+        """The cheap quantities of every iteration, fetched from the device in one piece."""
+        promised = [(s.squared, s.rate) for s in steps if s.rate is not None]
+        squared = torch.stack([s for s, _ in promised])
+        rates = torch.stack([rate for _, rate in promised])
+        moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
+        values = torch.stack(
+            [
+                energy.lagrangian,
+                energy.objective,
+                energy.residual_squared,
+                self.engine.dual_optimality(self.state),
+                squared.sum(),
+                moved.min(),
+            ]
+        ).tolist()
+        c2 = values[5] if math.isfinite(values[5]) else 0.0
+        return {
+            "lagrangian": values[0],
+            "objective": values[1],
+            "primal_residual": _root(values[2]),
+            "dual_optimality": _root(values[3]),
+            "squared_steps": values[4],
+            "c2": c2,
+            "rho": self.state.rho,
+            "nu": self.state.nu,
+        }
+
+    @torch.no_grad()
+    def _evaluate(self) -> dict[str, float | None]:
+        """Loss and accuracy of the network itself, on training and validation data."""
+        chain, params = self.engine.chain, self.state.params
+        loss, accuracy = score(self.engine.risk, chain.predict(params, self.engine.x))
+        row: dict[str, float | None] = {"loss": loss, "train_accuracy": accuracy}
+        if self.validation is not None:
+            x, risk = self.validation
+            row["val_loss"], row["val_accuracy"] = score(risk, chain.predict(params, x))
+        return row
+
+    def _converged(self) -> bool:
+        """Boyd et al.'s test on the primal residual and on the stationarity."""
+        state, options = self.state, self.options
+        entries = sum(t.numel() for t in [*state.outputs, *(p for b in state.params for p in b.values())])
+        scale = max(float(state.outputs[-1].norm()), float(state.predictions[-1].norm()))
+        primal = options.eps_abs * math.sqrt(state.u.numel()) + options.eps_rel * scale
+        dual = options.eps_abs * math.sqrt(entries) + options.eps_rel * float(state.u.norm())
+        r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
+        return r is not None and g is not None and r <= primal and g <= dual
+
+    def _finite_parameters(self) -> bool:
+        sums = [p.abs().max() for block in self.state.params for p in block.values()]
+        return bool(torch.isfinite(torch.stack(sums)).all())
+
+    def _unbounded(self, lagrangian: float, start: float) -> bool:
+        return lagrangian > 1e6 * (1 + abs(start))
+
+    def _rose(self, start: float) -> bool:
+        """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
+        first, last = self.history["lagrangian"][0], self.history["lagrangian"][-1]
+        return first is not None and last is not None and last > max(first, start)
+
+    # Acting ----------------------------------------------------------------------------------------------------
+
+    def _adapt_rho(self, k: int) -> None:
+        """The authors' rule: ten times rho and both starts when the training loss rose three times running."""
+        if self.options.rho_rule is None or k < 4:
+            return
+        losses = [value for value in self.history["loss"][-4:] if value is not None]
+        if len(losses) == 4 and losses[0] < losses[1] < losses[2] < losses[3] and self.state.rho < 0.1:
+            self.state.rho = min(10 * self.state.rho, 0.1)
+            o = self.engine.options
+            self.engine.options = replace(
+                o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0
+            )
+            self._exempt.append(k + 1)
+
+    def _restore(self, params: list[dict[str, Tensor]]) -> None:
+        self.engine.forget()
+        self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
+
+    def _tell(self, hook: str) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(self)
+
+
+def score(risk: Risk, output: Tensor) -> tuple[float, float | None]:
+    """Mean loss, and accuracy where the loss is one of classification."""
+    loss = float(risk.value(output)) / len(output)
+    if risk.loss.kind != "classification":
+        return loss, None
+    hits = risk.loss.decision(output) == risk.loss.decision(risk.target)
+    return loss, float(hits.double().mean())
+
+
+def _diagnostics_interval(chain: Chain, x: Tensor) -> int:
+    """Every iteration while a forward pass is small change (below 2 GFLOP), else every tenth."""
+    affine = sum(b.n_in * b.n_out for b in chain if isinstance(b, Affine))
+    return 1 if 2 * len(x) * affine < 2e9 else 10
+
+
+def _root(value: float) -> float:
+    return math.sqrt(value) if value >= 0 else math.nan

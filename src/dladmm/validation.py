@@ -1,0 +1,96 @@
+"""Checks of what a user hands in, before any work begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dladmm.chain import Chain
+from dladmm.errors import InputError, InputTypeError
+from dladmm.losses import Loss
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def check_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """float32 or float64, by name or as torch's own."""
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return DTYPES[dtype]
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
+        return dtype
+    raise InputError(f"dtype must be one of {sorted(DTYPES)}, got {dtype!r}.")
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device must be 'auto', 'cpu' or 'cuda[:N]', got {device!r}.") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be 'auto', 'cpu' or 'cuda[:N]', got {device!r}.")
+    if chosen.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (chosen.index or 0) >= count:
+            raise InputError(
+                f"device {device!r} is not available: this machine has {count} CUDA devices; use 'cpu'."
+            )
+    return chosen
+
+
+def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A finite (N, features) tensor of the run's dtype on the run's device."""
+    x = _to_tensor(X, name)
+    if x.is_complex():
+        raise InputTypeError(f"{name} is complex; only real numbers are supported.")
+    if x.ndim < 2:
+        raise InputError(
+            f"{name} must have rows (samples) and columns (features), got shape {tuple(x.shape)}."
+        )
+    if x.numel() == 0:
+        raise InputError(f"{name} is empty (shape {tuple(x.shape)}); at least one row and column are needed.")
+    if chain.n_in is not None and x.shape[-1] != chain.n_in:
+        raise InputError(
+            f"{name} has {x.shape[-1]} features, but the network's first layer takes {chain.n_in}."
+        )
+    if not bool(torch.isfinite(x.double()).all()):
+        raise InputError(f"{name} contains NaN or infinite values; impute or remove them first.")
+    x = x.to(dtype)
+    if not bool(torch.isfinite(x).all()):
+        raise InputError(
+            f"{name} has values too large for {dtype}; scale the features or use dtype='float64'."
+        )
+    return x.to(device)
+
+
+def check_targets(
+    y: Any, loss: Loss, n_rows: int, n_outputs: int, *, name: str, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Targets as the loss wants them, one row a sample."""
+    target = _to_tensor(y, name)
+    if target.ndim == 0 or len(target) != n_rows:
+        rows = 0 if target.ndim == 0 else len(target)
+        raise InputError(f"{name} has {rows} rows, but there are {n_rows} samples.")
+    if target.is_floating_point() and not bool(torch.isfinite(target).all()):
+        raise InputError(f"{name} contains NaN or infinite values.")
+    return loss.encode(target.cpu(), n_outputs, dtype).to(device)
+
+
+def check_several_classes(loss: Loss, target: Tensor) -> None:
+    """Classification needs at least two classes among the training labels."""
+    if loss.kind == "classification" and len(target) > 0 and bool((target == target[:1]).all()):
+        raise InputError("y holds one class only; at least two are needed to train a classifier.")
+
+
+def _to_tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufc":
+        raise InputTypeError(f"{name} must be numeric, got dtype {array.dtype}; encode text labels first.")
+    return torch.from_numpy(np.array(array))
