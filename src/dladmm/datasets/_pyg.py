@@ -22,7 +22,7 @@ def to_pyg(graph: GraphData, *, sparse_x: bool) -> Any:
             f"to_pyg() needs PyTorch Geometric and {error.name} is missing; pip install 'dladmm[graph]'"
         ) from error
     return Data(
-        x=graph.x_torch_csr() if sparse_x else graph.x_dense(),
+        x=graph.x_sparse() if sparse_x else graph.x_dense(),
         edge_index=graph.edge_index,
         y=graph.y,
         train_mask=graph.train_mask,
@@ -69,10 +69,10 @@ def _features(x: Any) -> sparse.csr_array | torch.Tensor:
         return matrix
     if not isinstance(x, torch.Tensor):
         raise InputError(f"data.x is {type(x).__name__}; a tensor or a scipy sparse matrix is needed")
-    x = x.detach().cpu().float()
-    if x.layout == torch.strided:
-        return x
-    coo = x.to_sparse_coo().coalesce()
+    tensor: torch.Tensor = x.detach().cpu().float()
+    if tensor.layout == torch.strided:
+        return tensor
+    coo = tensor.to_sparse(layout=torch.sparse_coo).coalesce()
     row, col = coo.indices().numpy()
-    rows, columns = x.shape
+    rows, columns = tensor.shape
     return sparse.csr_array((coo.values().numpy(), (row, col)), shape=(rows, columns))

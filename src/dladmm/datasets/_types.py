@@ -131,14 +131,14 @@ class GraphData:
             return self.x.to(dtype)
         return torch.from_numpy(self.x.toarray()).to(dtype)
 
-    def x_torch_csr(self) -> torch.Tensor:
-        """The features as a torch sparse CSR tensor."""
+    def x_sparse(self) -> torch.Tensor:
+        """The features as a coalesced torch sparse COO tensor (torch's CSR still warns that it is beta)."""
         if isinstance(self.x, torch.Tensor):
-            return self.x.to_sparse_csr()
-        pointers, columns, values = (
-            torch.from_numpy(np.array(a)) for a in (self.x.indptr, self.x.indices, self.x.data)
-        )
-        return torch.sparse_csr_tensor(pointers, columns, values, size=self.x.shape, check_invariants=True)
+            return self.x.to_sparse().coalesce()
+        matrix = self.x.tocoo()
+        index = torch.from_numpy(np.stack([matrix.row, matrix.col]).astype(np.int64))
+        values = torch.from_numpy(np.array(matrix.data))
+        return torch.sparse_coo_tensor(index, values, size=self.x.shape, check_invariants=True).coalesce()
 
     def adjacency(self) -> sparse.csr_array:
         """A with A[i, j] = 1 for an edge i -> j (float32, n x n); a repeated edge still gives 1."""
@@ -164,7 +164,7 @@ class GraphData:
         return replace(self, train_mask=train, val_mask=val, test_mask=test)
 
     def to_pyg(self, *, sparse_x: bool = False) -> Any:
-        """A `torch_geometric.data.Data`; `x` is dense as PyG has it, or torch sparse CSR on request."""
+        """A `torch_geometric.data.Data`; `x` is dense as PyG has it, or torch sparse COO on request."""
         from dladmm.datasets._pyg import to_pyg
 
         return to_pyg(self, sparse_x=sparse_x)

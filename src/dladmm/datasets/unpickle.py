@@ -1,7 +1,7 @@
 """A pickle machine for the Planetoid files that can build nothing but what those files hold.
 
 The `ind.*` files are Python 2 pickles. `pickle.load` would run whatever a changed file tells it to. This
-machine does not use `pickle` at all: it knows the 27 opcodes that occur in the 21 published files, and six
+machine does not use `pickle` at all: it knows the 28 opcodes that occur in the 21 published files, and six
 names, of which each is an inert marker. No opcode calls anything, imports anything, or allocates more than
 it has bytes in the file. Arrays come from `numpy.frombuffer` once type, shape and length agree.
 
