@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,3 +26,14 @@ def real_data() -> Path:
     if not _REAL or not Path(_REAL).is_dir():
         pytest.skip("the published data sets are not here; set DLADMM_DATA to their folder")
     return Path(_REAL)
+
+
+@pytest.fixture(scope="session")
+def real_pyg() -> ModuleType:
+    """PyTorch Geometric, where it is installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing PyG is not free of deprecations
+        pytest.importorskip("torch_geometric.datasets")
+        import torch_geometric
+
+        return torch_geometric
