@@ -176,7 +176,7 @@ def test_wrong_files_everywhere_leave_nothing(tmp_path, server):
 def test_a_download_that_stops_leaves_only_the_part_and_goes_on_later(tmp_path, server):
     server.contents = {"a": CONTENT}
     server.cut_after = [10_000] * 5
-    with pytest.raises(DataError, match=r"Try again: what came is kept"):
+    with pytest.raises(DataError, match=r"Try again later: a partial file is continued"):
         datasets.fetch("cora", data_dir=tmp_path)
     assert _left(tmp_path) == [f"{NAME}.part"]
     assert (tmp_path / "planetoid" / f"{NAME}.part").read_bytes() == CONTENT[:50_000]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -75,6 +77,21 @@ def test_sbm_can_be_complete():
         n_nodes=10, n_classes=2, degree=9, homophily=20 / 45, n_features=2, labels_per_class=1
     )
     assert graph.n_edges == 90
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of one process is read from /proc")
+def test_sbm_of_a_million_nodes_fits_into_a_laptop():
+    code = """
+from dladmm import datasets
+graph = datasets.sbm(n_nodes=1_000_000, n_classes=10, degree=10, n_test=10_000)
+assert 9.9e6 < graph.n_edges < 10.1e6, graph
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True
+    )
+    assert int(done.stdout) * 1024 < 2e9
 
 
 def test_triangle_numbering_is_exact_far_out():

@@ -35,12 +35,16 @@ class SparseRows:
 
 @dataclass
 class Dtype:
+    """Stands in for numpy's dtype: a code such as i4, and a byte order."""
+
     code: str
     order: str = ""
 
 
 @dataclass
 class Array:
+    """Stands in for numpy's ndarray until its state arrives."""
+
     value: NDArray[Any] | None = None
 
 
@@ -52,6 +56,7 @@ def short_text(value: Any) -> str:
 
 
 def array_of(shape: Any, dtype: Any, fortran: Any, raw: Any) -> NDArray[Any]:
+    """The array a pickle describes, once its type, shape and bytes agree."""
     if not isinstance(dtype, Dtype) or dtype.code not in DTYPES or dtype.order != "<":
         raise Refused("an array of something other than little-endian numbers")
     sizes = (

@@ -142,7 +142,7 @@ class GraphData:
 
     def adjacency(self) -> sparse.csr_array:
         """A with A[i, j] = 1 for an edge i -> j (float32, n x n); a repeated edge still gives 1."""
-        row, col = self.edge_index.numpy()
+        row, col = self.edge_index.cpu().numpy()
         ones = np.ones(len(row), dtype=np.float32)
         matrix = sparse.csr_array(sparse.coo_array((ones, (row, col)), shape=(self.n_nodes, self.n_nodes)))
         matrix.data[:] = 1.0
@@ -153,7 +153,7 @@ class GraphData:
     ) -> GraphData:
         """The same graph with masks drawn anew from a seed; `n_test` None means all nodes left over."""
         masks = split_nodes(
-            self.y.numpy(),
+            self.y.cpu().numpy(),
             self.n_classes,
             labels_per_class=labels_per_class,
             n_test=n_test,
