@@ -103,7 +103,8 @@ class ResumingDownloader:
                 os.replace(part, output_file)
                 return
         raise DataError(
-            f"{self.file.name}: could not be fetched: {'; '.join(problems)}. Try again later: a partial file is continued"
+            f"{self.file.name}: could not be fetched: {'; '.join(problems)}. "
+            "Try again later: a partial file is continued"
         )
 
     def _from_address(self, url: str, part: Path) -> None:
