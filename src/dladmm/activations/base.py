@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from dladmm._spec import Named, number
@@ -50,3 +51,20 @@ class Activation(Named, ABC):
 def checked_weight(weight: float) -> float:
     """The weight as a float, > 0."""
     return number("weight", weight, low=0.0, strict=True)
+
+
+def objective_gain(
+    z: Tensor, f: Tensor, z_other: Tensor, f_other: Tensor, m: Tensor, a: Tensor, weight: float
+) -> Tensor:
+    """By how much z is better than z_other, written so that large squares do not cancel."""
+    squares = (z_other - z) * ((z_other - m) + (z - m))
+    return squares.add_((f_other - f) * ((f_other - a) + (f - a)), alpha=weight)
+
+
+def distance_at_kink(left: Tensor, right: Tensor) -> Tensor:
+    """Distance of 0 to the limiting subdifferential where the slopes on the two sides are left and right.
+
+    It is the interval [left, right] at a convex kink, the two points left and right at a concave one.
+    """
+    convex = torch.maximum(left, -right).clamp_min_(0)
+    return torch.where(left <= right, convex, torch.minimum(left.abs(), right.abs()))

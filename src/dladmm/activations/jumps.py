@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm._spec import number
+from dladmm.activations.base import checked_weight
 from dladmm.activations.piecewise import Piece, PiecewiseLinear
 from dladmm.errors import InputError, InputTypeError
 
@@ -32,7 +33,8 @@ class Staircase(nn.Module):
 class JumpFunction(PiecewiseLinear):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a staircase f, continuous from the right; eq. (4), (14).
 
-    The candidates are m itself and, for every other level, the end of its step that is nearest to m.
+    The candidates are m itself and, for every other level, the end of its step that is nearest to m. The
+    limit from the left of a jump is not attained: the answer is then the largest number below it.
     """
 
     continuous: ClassVar[bool] = False
@@ -42,6 +44,19 @@ class JumpFunction(PiecewiseLinear):
 
     def __call__(self, z: Tensor) -> Tensor:
         return self._select(z, [piece.intercept for piece in self.pieces()])
+
+    def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
+        """|z - m|, but at the end of a step the outward side is free where the next level is no better."""
+        checked_weight(weight)
+        pieces, (starts, ends) = self.pieces(), self._ends(z.dtype)
+        slope = z - m
+        distance = slope.abs()
+        for i in range(1, len(pieces)):
+            left, right = ((a - piece.intercept).abs() for piece in pieces[i - 1 : i + 1])
+            on_left, on_right = (z == ends[i - 1]) & (left <= right), (z == starts[i]) & (right <= left)
+            distance = torch.where(on_left, slope.clamp_min(0), distance)
+            distance = torch.where(on_right, (-slope).clamp_min_(0), distance)
+        return distance
 
     def module(self) -> nn.Module:
         pieces = self.pieces()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dladmm._spec import number
-from dladmm.activations.base import Activation, checked_weight
+from dladmm.activations.base import Activation, checked_weight, distance_at_kink
 
 _INF = float("inf")
 
@@ -28,8 +28,8 @@ class PiecewiseLinear(Activation):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for f made of straight pieces; equations (4) and (14).
 
     On a piece with slope s and intercept t the minimiser is (m + weight s (a - t)) / (1 + weight s^2),
-    clipped to the ends of the piece; the best of the pieces is the answer, exactly. Where f jumps it takes the
-    value on the right (sign(0) = +1, step(0) = 1), and the piece on the left ends at the largest number below.
+    clipped to the ends of the piece; the best of the pieces is the answer, exactly. A function with jumps
+    takes the value on the right there, and the piece on the left ends at the largest number below.
     """
 
     @abstractmethod
@@ -44,57 +44,31 @@ class PiecewiseLinear(Activation):
         )
 
     def derivative(self, z: Tensor) -> Tensor:
-        slopes = [piece.slope for piece in self.pieces()]
-        result = torch.full_like(z, slopes[0])
-        for left, slope, start in zip(slopes, slopes[1:], self._starts(z.dtype)[1:], strict=False):
-            if slope != left:
-                result.masked_fill_(z > start, slope)
-        return result
+        return self._select(z, [piece.slope for piece in self.pieces()])
 
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         weight = checked_weight(weight)
-        best, best_value = None, None
+        best, best_value = torch.empty_like(m), torch.full_like(m, _INF)
         for piece, low, high in zip(self.pieces(), *self._ends(m.dtype), strict=True):
-            z = torch.add(m, a, alpha=weight * piece.slope)
-            z.sub_(weight * piece.slope * piece.intercept).div_(1 + weight * piece.slope**2).clamp_(low, high)
-            value = torch.mul(z, -piece.slope).sub_(piece.intercept).add_(a).square_().mul_(weight)
-            value.add_((z - m).square_())
-            if best is None or best_value is None:
-                best, best_value = z, value
-            else:
-                better = value < best_value
-                best = torch.where(better, z, best)
-                best_value = torch.where(better, value, best_value)
-        assert best is not None
+            pull = weight * piece.slope
+            z = torch.add(m, a, alpha=pull).sub_(pull * piece.intercept).div_(1 + pull * piece.slope)
+            z.clamp_(low, high)
+            gap = torch.sub(a, z, alpha=piece.slope).sub_(piece.intercept)
+            value = gap.square_().mul_(weight).add_((z - m).square_())
+            better = value < best_value
+            best = torch.where(better, z, best)
+            best_value = torch.where(better, value, best_value)
         return best
 
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
-        weight = checked_weight(weight)
-        pieces, (lows, highs) = self.pieces(), self._ends(z.dtype)
+        pieces, starts = self.pieces(), self._starts(z.dtype)
+        gap = checked_weight(weight) * (a - self(z))
         slope = self._select(z, [piece.slope for piece in pieces])
-        distance = (z - m - weight * (a - self(z)) * slope).abs_()
-        for left, right, below, start in zip(pieces, pieces[1:], highs, lows[1:], strict=False):
-            at = (z == below) | (z == start)
-            kink = self._at_breakpoint(start, left, right, z, m, a, weight)
-            distance = torch.where(at, kink, distance)
+        distance = (z - m - gap * slope).abs_()
+        for left, right, start in zip(pieces, pieces[1:], starts[1:], strict=False):
+            kink = distance_at_kink(z - m - gap * left.slope, z - m - gap * right.slope)
+            distance = torch.where(z == start, kink, distance)
         return distance
-
-    def _at_breakpoint(
-        self, b: float, left: Piece, right: Piece, z: Tensor, m: Tensor, a: Tensor, weight: float
-    ) -> Tensor:
-        """The distance at a breakpoint b, where the function on the left and on the right differ."""
-        gap_left, gap_right = a - (left.slope * b + left.intercept), a - (right.slope * b + right.intercept)
-        down = b - m - weight * gap_left * left.slope  # derivative from the left
-        up = b - m - weight * gap_right * right.slope  # derivative from the right
-        if not self.continuous:
-            # the lower side of the jump counts: its subdifferential is a half line; off it, no minimum
-            on_left = z < b
-            lower_left, lower_right = gap_left.abs() <= gap_right.abs(), gap_right.abs() <= gap_left.abs()
-            from_left = torch.where(lower_left, down.clamp_min(0), down.abs())
-            from_right = torch.where(lower_right, (-up).clamp_min(0), up.abs())
-            return torch.where(on_left, from_left, from_right)
-        convex = torch.maximum(down, -up).clamp_min_(0)
-        return torch.where(down <= up, convex, torch.minimum(down.abs(), up.abs()))
 
     def _select(self, z: Tensor, values: list[float]) -> Tensor:
         """values[i] where z lies on piece i."""

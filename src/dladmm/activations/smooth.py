@@ -1,16 +1,21 @@
-"""Smooth activations: Newton's method, and the proof of where a second local minimum can hide.
+"""Smooth activations: Newton's method, and where a second local minimum can hide.
 
-Write D(z) = z - m - weight (a - f(z)) f'(z), half the derivative of the objective. The minimiser lies between
-m and the z with f(z) = a, no further from m than sqrt(weight) |a - f(m)|. Where (m, a) lies on the side towards
-which the graph bends (say f convex there and a > f), D may have three roots: up, down, up. For the functions
-of this file the slope of D falls and then rises along that interval (the positive part of ((a - f) f')' is
-log-concave in f'), so there are never more, and
+Half the derivative of the objective is D(z) = z - m - weight (a - f(z)) f'(z). A minimiser lies between m and
+the z with f(z) = a, no further from m than sqrt(weight) |a - f(m)|. On the side towards which the graph bends
+(say f convex there and a > f) D may have three roots: it rises, falls and rises. For the functions here there
+are never more, because the positive part of ((a - f) f')' has a single peak (it is log-concave in f').
 
-- below the lowest point of the evolute, a <= min f + (1/weight + f'^2)/f'', D increases: one root;
-- right of the last possible peak of ((a - f) f')' (``peak``), D falls and then rises: one root past m.
+Three roots exist above the evolute of the graph only, the curve of its centres of curvature
 
-Everywhere else both minima are found and compared: Newton's method from m climbs monotonely to the first root
-(D is concave there), from ``far`` it descends monotonely to the last (D is convex there).
+    m(z) = z - f' (1 + weight f'^2) / f'',      a(z) = f + (1/weight + f'^2) / f'',
+
+along which dm/da = -weight f'(z). So they exist only in a wedge from its lowest point, the cusp (m_c, a_c):
+
+    a > a_c   and   m_c - weight max(f') (a - a_c) < m < m_c.
+
+In the wedge both minima are found and compared. From m, Newton's method climbs monotonely to the first root,
+since D is concave up to there; from the far end it descends monotonely to the last, since D is convex down to
+there. Outside the wedge any root is the minimiser.
 """
 
 from __future__ import annotations
@@ -24,11 +29,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dladmm._spec import number
-from dladmm.activations.base import Activation, checked_weight
+from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain
 
-_QUICK_STEPS = 3
-_CAREFUL_STEPS = 120
-_CHECK_EVERY = 8
+_CAREFUL_STEPS = 100
+_CHECK_EVERY = 4
 
 
 class Jet(NamedTuple):
@@ -43,13 +47,13 @@ class Smooth(Activation):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a smooth increasing f; equations (4) and (14).
 
     A few Newton steps for all entries; those that have not settled, or may have a second minimum, are
-    gathered and solved with care.
+    gathered and solved with care. Finding them is the one place where the host waits for the device.
     """
 
     odd: ClassVar[bool] = False
-    """f(z) - f(0) is odd: concave where sigmoid is. Otherwise f is convex."""
-    peak: ClassVar[float] = 0.0
-    """No peak of ((a - f) f')' lies right of it (left of -peak on the concave side of an odd f)."""
+    """Whether f - f(0) is odd, convex below zero and concave above (sigmoid, tanh); else f is convex."""
+    steepest: ClassVar[float] = 1.0
+    """The largest slope f'."""
     top: ClassVar[float] = float("inf")
     """Only z <= top is looked at."""
 
@@ -61,73 +65,80 @@ class Smooth(Activation):
         return self.jet(z).f1
 
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
-        jet = self.jet(z)
-        return (z - m - checked_weight(weight) * (a - jet.f) * jet.f1).abs_()
+        f, f1, _ = self.jet(z)
+        return (z - m - checked_weight(weight) * (a - f) * f1).abs_()
 
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         weight = checked_weight(weight)
+        cusp = self._cusp(weight)
         result = torch.empty_like(m, memory_format=torch.contiguous_format)
         size = 1 << (24 if m.is_cuda else 16)  # temporaries stay in the cache of a CPU, and small on a GPU
-        border = self.evolute(weight)
         parts = (torch.split(tensor.reshape(-1), size) for tensor in (result, m, a))
         for out, m_part, a_part in zip(*parts, strict=True):
-            self._solve(out, m_part, a_part, weight, border)
+            z, settled = self._quick(m_part, a_part, weight)
+            settled &= ~self._in_wedge(m_part, a_part, weight, cusp)
+            out.copy_(z)
+            rest = (~settled).nonzero()[:, 0]
+            if len(rest):
+                out[rest] = self._careful(m_part[rest].double(), a_part[rest].double(), weight).to(m.dtype)
         return result
 
-    def evolute(self, weight: float) -> float:
-        """The lowest point of the evolute of the convex part of the graph: from a grid, less a margin."""
-        z = torch.linspace(-30, min(0.0, self.top) - 1e-3, 3001, dtype=torch.float64, device="cpu")
-        f, f1, f2 = self.jet(z)
-        return float((f + (1 / weight + f1.square()) / f2).min()) - 1e-3
-
-    def _solve(self, out: Tensor, m: Tensor, a: Tensor, weight: float, border: float) -> None:
+    def _quick(self, m: Tensor, a: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+        """Some Newton steps from m (the first is Gauss-Newton), and where they have settled."""
         z = m.clamp(max=self.top)
-        f, f1, f2 = self.jet(z)
-        z = (z + _newton_step(z, m, a - f, f1, None, weight)).clamp_(max=self.top)
-        step = z
-        for _ in range(_QUICK_STEPS):
+        z_before = z
+        for k in range(5 if m.dtype == torch.float32 else 6):
             f, f1, f2 = self.jet(z)
-            step = _newton_step(z, m, a - f, f1, f2, weight)
-            z = (z + step).clamp_(max=self.top)
-        out.copy_(z)
-        tol = 0.1 * torch.finfo(m.dtype).eps ** 0.5
-        settled = step.abs_() <= tol * (1 + z.abs())
-        settled &= ~self.ambiguous(m, a, border)
-        rest = (~settled).nonzero().squeeze(1)
-        if len(rest):
-            careful = self._careful(m[rest].double(), a[rest].double(), weight)
-            out[rest] = careful.to(m.dtype)
+            gap = a - f
+            slope = f1.square()
+            if k > 0:
+                slope.addcmul_(gap, f2, value=-1)
+            step = (
+                gap.mul_(f1).mul_(weight).add_(m).sub_(z).div_(slope.mul_(weight).add_(1).clamp_(min=0.125))
+            )
+            z_before, z = z, (z + step).clamp_(max=self.top)
+        # Newton's method squares the error: a last step below sqrt(eps) leaves one below eps
+        settled = (z - z_before).abs_() <= 0.1 * torch.finfo(m.dtype).eps ** 0.5 * (1 + z.abs())
+        return z, settled
 
-    def ambiguous(self, m: Tensor, a: Tensor, border: float) -> Tensor:
-        """Where two local minima are possible."""
-        convex_side = (a > border) & (m < self.peak)
-        if not self.odd:
-            return convex_side
-        mirrored = 2 * float(self(torch.zeros((), dtype=torch.float64))) - border
-        return convex_side | ((a < mirrored) & (m > -self.peak))
+    def _cusp(self, weight: float) -> tuple[float, float]:
+        """The lowest point (m_c, a_c) of the evolute, from a grid, moved outward by more than its error."""
+        z = torch.linspace(-30, -0.01 if self.odd else 30, 3001, dtype=torch.float64, device="cpu")
+        f, f1, f2 = self.jet(z)
+        heights = f + (1 / weight + f1.square()) / f2
+        i = int(heights.argmin())
+        a = float(heights[i])
+        m = float(z[i] - f1[i] * (1 + weight * f1[i].square()) / f2[i])
+        return m + 1e-2 * (1 + abs(m)), a - 1e-2 * (1 + abs(a))
+
+    def _in_wedge(self, m: Tensor, a: Tensor, weight: float, cusp: tuple[float, float]) -> Tensor:
+        """Where D may have three roots; an odd f has a second wedge on its concave side."""
+        m_c, a_c = cusp
+        steepest = weight * self.steepest
+        inside = (a > a_c) & (m < m_c) & (m > m_c - steepest * (a - a_c).clamp_(min=0))
+        if self.odd:
+            a_d = 2 * float(self(torch.zeros((), dtype=torch.float64, device="cpu"))) - a_c
+            inside |= (a < a_d) & (m > -m_c) & (m < steepest * (a_d - a).clamp_(min=0) - m_c)
+        return inside
 
     def _careful(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
-        """The better of the minima reached from both ends."""
+        """The better of the minima reached from m and from the far end."""
         near = m.clamp(max=self.top)
         reach = (a - self(near)) * weight**0.5
-        low = near + reach.clamp(max=0)
-        high = (near + reach.clamp(min=0)).clamp_(max=self.top)
-        end = torch.zeros_like(m) if self.odd else torch.where(reach > 0, high, low)
+        low, high = near + reach.clamp(max=0), (near + reach.clamp(min=0)).clamp_(max=self.top)
+        far = torch.zeros_like(m) if self.odd else torch.where(reach > 0, high, low)
         first = self._guarded_newton(near, low, high, m, a, weight)
-        last = self._guarded_newton(end.clamp(low, high), low, high, m, a, weight)
-        f_first, f_last = self(first), self(last)
-        # difference of the two values of the objective, free of cancellation between large squares
-        worse = (first - last) * (first + last - 2 * m) > weight * (f_first - f_last) * (
-            2 * a - f_first - f_last
+        last = self._guarded_newton(far.clamp(low, high), low, high, m, a, weight)
+        return torch.where(
+            objective_gain(last, self(last), first, self(first), m, a, weight) > 0, last, first
         )
-        return torch.where(worse, last, first)
 
     def _guarded_newton(
         self, z: Tensor, low: Tensor, high: Tensor, m: Tensor, a: Tensor, weight: float
     ) -> Tensor:
         """A root of D in [low, high] by Newton's method.
 
-        Bisection takes over where a step leaves the bracket, or crosses the root without halving the bracket
+        Bisection takes over where a step leaves the bracket, or crosses the root without getting nearer
         (a crossing is no part of the monotone search for the first or the last root).
         """
         D_before = torch.zeros_like(z)
@@ -135,25 +146,17 @@ class Smooth(Activation):
             f, f1, f2 = self.jet(z)
             D = z - m - weight * (a - f) * f1
             slope = 1 + weight * (f1.square() - (a - f) * f2)
-            width = high - low
             low, high = torch.where(D <= 0, z, low), torch.where(D >= 0, z, high)
             newton = z - D / slope
             leaves = (slope <= 0) | (newton < low) | (newton > high)
-            useless = (D * D_before < 0) & (high - low > width / 2)
-            moved = torch.where(leaves | useless, (low + high) / 2, newton)
-            if k % _CHECK_EVERY == 0 and bool(((moved - z).abs() <= 1e-15 * (1 + z.abs())).all()):
-                return moved
-            z, D_before = moved, D
+            useless = (D * D_before < 0) & (D.abs() > 0.25 * D_before.abs())
+            z_next = torch.where(leaves | useless, (low + high) / 2, newton)
+            if k % _CHECK_EVERY == 0:
+                rounding = 1e-15 * (z.abs() + m.abs() + weight * f1 * (a.abs() + f.abs()))
+                if bool(((D.abs() <= rounding) | (low == high)).all()):
+                    break
+            z, D_before = z_next, D
         return z
-
-
-def _newton_step(z: Tensor, m: Tensor, gap: Tensor, f1: Tensor, f2: Tensor | None, weight: float) -> Tensor:
-    """-D/D' with gap = a - f; Gauss-Newton when f2 is None. Slopes are held above 1/8."""
-    pull = (gap * f1).mul_(weight).add_(m).sub_(z)
-    slope = f1.square()
-    if f2 is not None:
-        slope.sub_(gap.mul(f2))
-    return pull.div_(slope.mul_(weight).add_(1).clamp_(min=0.125))
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class Sigmoid(Smooth):
 
     name: ClassVar[str] = "sigmoid"
     odd: ClassVar[bool] = True
-    peak: ClassVar[float] = -1.316  # where f''' = 0: log(2 - sqrt(3))
+    steepest: ClassVar[float] = 0.25
 
     def __call__(self, z: Tensor) -> Tensor:
         return torch.sigmoid(z)
@@ -186,7 +189,6 @@ class Tanh(Smooth):
 
     name: ClassVar[str] = "tanh"
     odd: ClassVar[bool] = True
-    peak: ClassVar[float] = -0.658  # tanh(z) = 2 sigmoid(2z) - 1
 
     def __call__(self, z: Tensor) -> Tensor:
         return torch.tanh(z)
@@ -231,6 +233,7 @@ class _Exponential(Smooth):
     """argmin_{z <= 0} (z - m)^2 + weight (a - alpha (exp(z) - 1))^2: the curved half of elu."""
 
     name: ClassVar[str] = "exponential"
+    steepest: ClassVar[float] = float("inf")  # the evolute of the whole exponential counts
     top: ClassVar[float] = 0.0
     alpha: float = 1.0
 
@@ -268,17 +271,13 @@ class ELU(Activation):
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         curved = _Exponential(self.alpha).argmin(m, a, weight)
         straight = torch.add(m, a, alpha=weight).div_(1 + weight).clamp_(min=0)
-        f_curved = self(curved)
-        gain = (curved - straight).mul_(curved + straight - 2 * m)
-        gain.sub_((f_curved - straight).mul_(2 * a - f_curved - straight), alpha=weight)
-        return torch.where(gain < 0, curved, straight)
+        gain = objective_gain(curved, self(curved), straight, straight, m, a, weight)
+        return torch.where(gain > 0, curved, straight)
 
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         gap = checked_weight(weight) * (a - self(z))
-        down, up = z - m - gap * self.derivative(z), z - m - gap
-        kink = torch.maximum(down, -up).clamp_min_(0)
-        kink = torch.where(down <= up, kink, torch.minimum(down.abs(), up.abs()))
-        return torch.where(z == 0, kink, (z - m - gap * self.derivative(z)).abs())
+        left, right = z - m - gap * self.derivative(z), z - m - gap
+        return torch.where(z == 0, distance_at_kink(left, right), left.abs())
 
     def module(self) -> nn.Module:
         return nn.ELU(self.alpha)
