@@ -1,0 +1,42 @@
+"""Losses of the output z_L: value, gradient, Lipschitz constant H, and prox.
+
+The prox is the z_L-update, equations (5) and (15) of the paper:
+
+    z_L <- argmin_z  R(z; y) + (rho/2) ||z - v||^2,      v = W a + b - u/rho.
+
+A :class:`Loss` is the mathematics of one row; a :class:`Risk` binds it to the targets and weights of a run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dladmm._spec import from_spec
+from dladmm.losses.base import Loss
+from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
+from dladmm.losses.custom import CallableLoss
+from dladmm.losses.regression import Huber, Squared
+from dladmm.losses.risk import Risk
+
+LOSSES: dict[str, type[Loss]] = {
+    cls.name: cls for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge)
+}
+
+
+def get_loss(spec: str | dict[str, Any] | Loss) -> Loss:
+    """The loss that ``spec`` stands for: a name such as "squared", a dictionary, or the object itself."""
+    return from_spec("loss", LOSSES, Loss, spec)
+
+
+__all__ = [
+    "LOSSES",
+    "BinaryLogistic",
+    "CallableLoss",
+    "CrossEntropy",
+    "Huber",
+    "Loss",
+    "Risk",
+    "Squared",
+    "SquaredHinge",
+    "get_loss",
+]

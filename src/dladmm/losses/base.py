@@ -1,0 +1,50 @@
+"""What every loss can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dladmm._spec import Named
+from dladmm.errors import InputError
+
+Kind = Literal["classification", "regression"]
+
+
+class Loss(Named, ABC):
+    """A convex loss l(z, y) of one row with an H-Lipschitz gradient.
+
+    H belongs to one row of weight 1; the theorems ask for rho > 2H, with H times the largest row weight.
+    """
+
+    kind: Kind
+    H: float
+    exact: ClassVar[bool] = True
+    """Whether ``prox`` is exact; if not, it is FISTA."""
+
+    @abstractmethod
+    def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
+        """The targets as the loss wants them, one row a sample; raises InputError where that cannot be."""
+
+    @abstractmethod
+    def rows(self, z: Tensor, target: Tensor) -> Tensor:
+        """The loss of each row, shape (N,)."""
+
+    @abstractmethod
+    def gradient(self, z: Tensor, target: Tensor) -> Tensor:
+        """The gradient of the sum of the rows' losses with respect to z."""
+
+    @abstractmethod
+    def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
+        """argmin_z sum_i l(z_i, y_i) + (r_i/2)||z_i - v_i||^2; r is a number or a column (N, 1)."""
+
+    @abstractmethod
+    def decision(self, z: Tensor) -> Tensor:
+        """Class indices (N,) for classification, z itself for regression."""
+
+    def probabilities(self, z: Tensor) -> Tensor:
+        """Class probabilities, rows sum to 1; only classification has them."""
+        raise InputError(f"loss {self.name!r} is for regression: it has no class probabilities")

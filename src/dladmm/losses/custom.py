@@ -1,0 +1,78 @@
+"""A loss from a function of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dladmm._spec import number
+from dladmm.errors import InputError, InputTypeError
+from dladmm.losses.base import Kind, Loss
+from dladmm.losses.classification import BinaryLogistic, normalised
+from dladmm.losses.regression import Squared
+from dladmm.losses.risk import Risk
+from dladmm.losses.targets import yes_no
+
+
+@dataclass(frozen=True)
+class CallableLoss(Loss):
+    """argmin_z sum_i fn(z, y)_i + (r/2)||z - v||^2 for a function of your own, by FISTA; equations (5), (15).
+
+    ``fn(z, target)`` gives one loss a row, shape (N,), or their sum; it must be convex in z, one row must not
+    look at another, and ``H`` must bound the Lipschitz constant of a row's gradient. Gradients by autograd.
+    """
+
+    name: ClassVar[str] = "callable"
+    exact: ClassVar[bool] = False
+    fn: Callable[[Tensor, Tensor], Tensor]
+    H: float
+    kind: Kind = "regression"
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InputTypeError(f"fn must be a function of (z, target); got {self.fn!r}")
+        object.__setattr__(self, "H", number("H", self.H, low=0.0, strict=True))
+        if self.kind not in ("classification", "regression"):
+            raise InputError(f"kind must be 'classification' or 'regression'; got {self.kind!r}")
+
+    def to_spec(self) -> dict[str, Any]:
+        raise InputError(
+            "a loss made of a Python function cannot be written to a file; pass it again on loading"
+        )
+
+    def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
+        if self.kind == "regression":
+            return Squared().encode(y, n_outputs, dtype)
+        return yes_no(y, n_outputs, dtype)
+
+    def rows(self, z: Tensor, target: Tensor) -> Tensor:
+        losses = self.fn(z, target)
+        if losses.shape not in (z.shape[:1], torch.Size([])):
+            raise InputError(
+                f"fn must return one loss a row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
+            )
+        return losses
+
+    def gradient(self, z: Tensor, target: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.rows(leaf, target).sum(), leaf)
+        return gradient
+
+    def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
+        weight = (1 / r).expand(v.shape[0], 1) if isinstance(r, Tensor) else None
+        rho = 1.0 if isinstance(r, Tensor) else r
+        return Risk(self, target, weight, "fista").prox(v, rho)
+
+    def decision(self, z: Tensor) -> Tensor:
+        return z if self.kind == "regression" else BinaryLogistic().decision(z)
+
+    def probabilities(self, z: Tensor) -> Tensor:
+        if self.kind == "regression":
+            return super().probabilities(z)
+        return normalised(torch.sigmoid(z)) if z.shape[1] == 1 else F.softmax(z, dim=1)

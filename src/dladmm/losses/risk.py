@@ -1,0 +1,75 @@
+"""The risk R(z_L; y) of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dladmm.errors import InputError
+from dladmm.fista import fista
+from dladmm.losses.base import Loss
+
+
+@dataclass(frozen=True, eq=False)
+class Risk:
+    """R(z_L; y) of the paper: sum_i weight_i l(z_i, y_i), a loss bound to its targets and row weights.
+
+    ``weight`` is a column (N, 1) of numbers >= 0, None for ones. ``solver="fista"`` asks for the paper's own
+    way of solving equations (5) and (15); "auto" takes the loss's exact prox.
+    """
+
+    loss: Loss
+    target: Tensor
+    weight: Tensor | None = None
+    solver: Literal["auto", "fista"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.solver not in ("auto", "fista"):
+            raise InputError(f"solver must be 'auto' or 'fista'; got {self.solver!r}")
+        n = len(self.target)
+        if self.weight is not None and self.weight.shape != (n, 1):
+            raise InputError(f"weight must have shape ({n}, 1), one a row; got {tuple(self.weight.shape)}")
+
+    @cached_property
+    def H(self) -> float:
+        """The Lipschitz constant of the gradient of R: that of one row times the largest weight."""
+        return self.loss.H * (1.0 if self.weight is None else float(self.weight.max()))
+
+    def value(self, z: Tensor) -> Tensor:
+        """R(z), a 0-d float64 tensor."""
+        rows = self.loss.rows(z, self.target).double()
+        if self.weight is None:
+            return rows.sum()
+        if rows.ndim == 0:
+            if bool((self.weight != self.weight[0]).any()):
+                raise InputError("fn returned a sum; with unequal row weights it must return one loss a row")
+            return rows * self.weight[0, 0].double()
+        return torch.dot(rows, self.weight[:, 0].double())
+
+    def gradient(self, z: Tensor) -> Tensor:
+        """The gradient of R at z."""
+        gradient = self.loss.gradient(z, self.target)
+        return gradient if self.weight is None else gradient * self.weight
+
+    def prox(self, v: Tensor, rho: float) -> Tensor:
+        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
+        if self.solver == "fista" or not self.loss.exact:
+            return self._fista(v, rho)
+        if self.weight is None:
+            return self.loss.prox(v, self.target, rho)
+        counts = self.weight > 0
+        r = rho / torch.where(counts, self.weight, 1.0)
+        return torch.where(counts, self.loss.prox(v, self.target, r), v)
+
+    def _fista(self, v: Tensor, rho: float) -> Tensor:
+        def value_grad(z: Tensor) -> tuple[Tensor, Tensor]:
+            step = z - v
+            value = self.value(z) + (rho / 2) * step.square().sum(dtype=torch.float64)
+            return value, self.gradient(z).add_(step, alpha=rho)
+
+        tol = 1e-10 if v.dtype == torch.float64 else 1e-6
+        return fista(value_grad, v, self.H + rho, rho, tol, max_iter=2000).x
