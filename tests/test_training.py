@@ -131,7 +131,6 @@ class Poison(Callback):
     [
         lambda s: s.W[0],
         lambda s: s.b[1],
-        lambda s: s.z[0],
         lambda s: s.a[0],
         lambda s: s.u,
         lambda s: s.predictions[0],
@@ -148,6 +147,16 @@ def test_non_finite_values_stop_the_run_with_the_last_finite_state(blobs, pick, 
     assert result.history.n_iter == 4
     for tensor in [*result.state.W, *result.state.b, *result.state.z, *result.state.a, result.state.u]:
         assert torch.isfinite(tensor).all()
+
+
+@pytest.mark.parametrize("solver", ["exact", "quadratic"])
+def test_a_hidden_z_is_replaced_before_it_is_read(blobs, solver):
+    X, y = blobs
+    poisoned, clean = (
+        train(mlp([5, 8, 3]), X, y, max_iter=8, callbacks=callbacks, w_solver=solver, a_solver=solver)
+        for callbacks in ([Poison(4, lambda s: s.z[0])], [])
+    )
+    assert torch.equal(poisoned.state.W[0], clean.state.W[0])
 
 
 class Interrupt(Callback):

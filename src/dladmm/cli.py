@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dladmm import datasets_cli
 from dladmm._version import __version__
 from dladmm.errors import DladmmError
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(datasets_cli.app, name="datasets")
 
 
 def _print_version(wanted: bool) -> None:

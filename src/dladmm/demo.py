@@ -26,14 +26,8 @@ DIGITS: dict[str, Any] = {
 
 def split_digits(seed: int = 0) -> tuple[Any, Any, Any, Any]:
     """scikit-learn's digits in [0, 1], 80/20 stratified: x_train, x_test, y_train, y_test."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    x, y = load_digits(return_X_y=True)
-    x_train, x_test, y_train, y_test = train_test_split(
-        x / 16.0, y, test_size=0.2, stratify=y, random_state=seed
-    )
-    return x_train, x_test, y_train, y_test
+    data = datasets.load("digits", seed=seed)
+    return data.x_train, data.x_test, data.y_train, data.y_test
 
 
 def train_digits(seed: int = 0, *, progress: bool = True, **changes: Any) -> Result:

@@ -28,7 +28,7 @@ class Activation(Named, ABC):
 
     @abstractmethod
     def derivative(self, z: Tensor) -> Tensor:
-        """f'(z); at a kink the slope on its left, zero for functions with jumps."""
+        """f'(z); at a kink what torch takes there (0 for relu), zero for functions with jumps."""
 
     @abstractmethod
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:

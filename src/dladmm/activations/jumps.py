@@ -29,6 +29,14 @@ class Staircase(nn.Module):
         step = torch.bucketize(z.contiguous(), self.thresholds.to(z.dtype), right=True)
         return self.levels.to(z.dtype)[step]
 
+    @torch.jit.ignore
+    def same(self, other: Staircase) -> bool:
+        """Whether the other one computes the same function."""
+        return all(
+            mine.shape == theirs.shape and torch.allclose(mine.cpu(), theirs.to("cpu", mine.dtype))
+            for mine, theirs in ((self.levels, other.levels), (self.thresholds, other.thresholds))
+        )
+
 
 class JumpFunction(PiecewiseLinear):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a staircase f, continuous from the right; eq. (4), (14).
@@ -59,8 +67,15 @@ class JumpFunction(PiecewiseLinear):
         return distance
 
     def module(self) -> nn.Module:
+        return self._staircase()
+
+    def _staircase(self) -> Staircase:
         pieces = self.pieces()
         return Staircase([piece.intercept for piece in pieces], [piece.start for piece in pieces[1:]])
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> JumpFunction | None:
+        return cls() if isinstance(module, Staircase) and cls()._staircase().same(module) else None
 
 
 @dataclass(frozen=True)
@@ -109,3 +124,10 @@ class Quantised(JumpFunction):
         h = (self.high - self.low) / (self.levels - 1)
         starts = [-float("inf"), *(self.low + (i - 0.5) * h for i in range(1, self.levels))]
         return [Piece(start, 0.0, self.low + i * h) for i, start in enumerate(starts)]
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> Quantised | None:
+        if not isinstance(module, Staircase):
+            return None
+        found = cls(len(module.levels), float(module.levels[0]), float(module.levels[-1]))
+        return found if found._staircase().same(module) else None

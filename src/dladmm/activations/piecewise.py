@@ -71,10 +71,11 @@ class PiecewiseLinear(Activation):
         return distance
 
     def _select(self, z: Tensor, values: list[float]) -> Tensor:
-        """values[i] where z lies on piece i."""
+        """values[i] where z lies on piece i; the left piece owns a kink, the right one a jump."""
+        beyond = torch.gt if self.continuous else torch.ge
         result = torch.full_like(z, values[0])
         for value, start in zip(values[1:], self._starts(z.dtype)[1:], strict=True):
-            result.masked_fill_(z >= start, value)
+            result.masked_fill_(beyond(z, start), value)
         return result
 
     def _starts(self, dtype: torch.dtype) -> list[float]:

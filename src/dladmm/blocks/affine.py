@@ -157,12 +157,15 @@ class Affine(Block):
             move = -torch.cholesky_solve(d.T, factor).T
             delta = c * total - penalty.quadratic
             rate_of_damping = delta + penalty.quadratic / 2
-        move = move.to(W.dtype)
-        moved = A @ move.T
-        W.add_(move)
+        moved = A @ move.to(W.dtype).T
+        squared, moved_squared = squared_norm(move), squared_norm(moved)
+        if penalty.quadratic is not None:
+            step = _line_search(-(d * move).sum(), moved_squared + total * squared)
+            move, moved = move * step, moved.mul_(step.to(W.dtype))
+            squared, moved_squared = squared * step.square(), moved_squared * step.square()
+        W.add_(move.to(W.dtype))
         term.prediction.add_(moved)
-        squared = squared_norm(move)
-        return Step("W", squared, c * ratio(squared_norm(moved), squared) / 2 + rate_of_damping)
+        return Step("W", squared, c * ratio(moved_squared, squared) / 2 + rate_of_damping)
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         E = term.residual()
@@ -214,10 +217,9 @@ class Affine(Block):
         """
         narrow = self.n_out < self.n_in
         if scope.memory.get("input", (None,))[0] != c:
-            gram = full_precision_gram(W.T if narrow else W)
-            eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-            inverse = torch.cholesky_inverse(torch.linalg.cholesky(c * gram + eye)).to(W.dtype)
-            scope.memory["input"] = (c, inverse)
+            gram = full_precision_gram((W.T if narrow else W).double())
+            factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
+            scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
         inverse = scope.memory["input"][1]
         if narrow:
             move = gradient.addmm((gradient @ W.T) @ inverse, W, alpha=-c)
@@ -226,14 +228,27 @@ class Affine(Block):
         # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
         # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
         moved = move @ W.T
-        a.sub_(move)
-        term.prediction.sub_(moved)
-        squared = squared_norm(move)
-        return Step("a", squared, anchor.weight * (c * ratio(squared_norm(moved), squared) + 1) / 2)
+        squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
+        slope = (gradient * move).sum(1, dtype=torch.float64)
+        step = _line_search(slope, c * moved_squared + squared)
+        scale = step.to(W.dtype).unsqueeze(1)
+        a.sub_(move.mul_(scale))
+        term.prediction.sub_(moved.mul_(scale))
+        squared, moved_squared = squared @ step.square(), moved_squared @ step.square()
+        return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         gradient = anchor.weight * (v - anchor.value)
         return squared_norm(gradient.addmm_(term.residual(), params["W"], alpha=term.weight))
+
+
+def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:
+    """``argmin_s -s slope + (s^2/2) curvature``, at least 0: the best multiple of a move.
+
+    It is 1 for the exact minimiser. A factor that was rounded to float32 resolves stiff directions badly; taking the
+    best multiple of what it gives, from products that are computed anyway, keeps every exact solve a descent step.
+    """
+    return ratio(slope, curvature, 1.0).clamp_min(0.0)
 
 
 def _proximal_on_gram(

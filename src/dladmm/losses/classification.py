@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dladmm.errors import InputError
 from dladmm.losses.base import Kind, Loss
 from dladmm.losses.softmax_prox import softmax_prox
-from dladmm.losses.targets import as_columns, one_hot, yes_no
+from dladmm.losses.targets import as_columns, holds_labels, one_hot, yes_no
 
 
 class Classification(Loss):
@@ -35,7 +35,7 @@ class CrossEntropy(Classification):
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         if n_outputs < 2:
             raise InputError(f"cross_entropy needs n_outputs >= 2; got {n_outputs} (binary_logistic takes 1)")
-        if y.ndim == 1 or y.shape[1] == 1:
+        if holds_labels(y):
             return one_hot(y, n_outputs, dtype)
         soft = as_columns(y, n_outputs).to(dtype)
         if not ((soft >= 0).all() and ((soft.sum(dim=1) - 1).abs() < 1e-3).all()):

@@ -9,7 +9,13 @@ from torch.nn import functional as F
 from dladmm.errors import InputError
 
 
+def holds_labels(y: Tensor) -> bool:
+    """Whether y has one entry a row: (N,) or (N, 1)."""
+    return y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1)
+
+
 def as_columns(y: Tensor, n_outputs: int) -> Tensor:
+    """y as a matrix with n_outputs columns."""
     columns = y.reshape(-1, 1) if y.ndim == 1 else y
     if columns.ndim != 2 or columns.shape[1] != n_outputs:
         raise InputError(f"y must have shape (N, {n_outputs}); got {tuple(y.shape)}")
@@ -17,26 +23,20 @@ def as_columns(y: Tensor, n_outputs: int) -> Tensor:
 
 
 def one_hot(y: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
-    labels = _labels(y, n_classes)
-    return F.one_hot(labels, n_classes).to(dtype)
-
-
-def _labels(y: Tensor, n_classes: int) -> Tensor:
-    if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1):
-        raise InputError(f"y must hold one class label a row, shape (N,); got {tuple(y.shape)}")
+    """One column a class from the labels 0 .. n_classes - 1."""
     flat = y.reshape(-1)
     labels = flat.long()
     if flat.is_floating_point() and not (flat == labels).all():
         raise InputError("y must hold whole numbers as class labels; got fractions or NaN")
-    if labels.numel() and not ((labels >= 0) & (labels < n_classes)).all():
+    if not ((labels >= 0) & (labels < n_classes)).all():
         low, high = int(labels.min()), int(labels.max())
         raise InputError(f"y must hold class labels from 0 to {n_classes - 1}; got {low} to {high}")
-    return labels
+    return F.one_hot(labels, n_classes).to(dtype)
 
 
 def yes_no(y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
     """Targets in [0, 1], (N, n_outputs): given as such, or class labels taken one against the rest."""
-    if n_outputs > 1 and (y.ndim == 1 or y.shape[1] == 1):
+    if n_outputs > 1 and holds_labels(y):
         return one_hot(y, n_outputs, dtype)
     target = as_columns(y, n_outputs).to(dtype)
     if not ((target >= 0) & (target <= 1)).all():
