@@ -56,9 +56,12 @@ def checked_weight(weight: float) -> float:
 def objective_gain(
     z: Tensor, f: Tensor, z_other: Tensor, f_other: Tensor, m: Tensor, a: Tensor, weight: float
 ) -> Tensor:
-    """By how much z is better than z_other, written so that large squares do not cancel."""
-    squares = (z_other - z) * ((z_other - m) + (z - m))
-    return squares.add_((f_other - f) * ((f_other - a) + (f - a)), alpha=weight)
+    """By how much z is better than z_other, f being f(z).
+
+    Not the difference of two rounded values: that could not tell points apart that are sqrt(eps) away.
+    """
+    gain = (z_other - m).add_(z).sub_(m).mul_(z_other - z)
+    return gain.addcmul_((f_other - a).add_(f).sub_(a), f_other - f, value=weight)
 
 
 def distance_at_kink(left: Tensor, right: Tensor) -> Tensor:

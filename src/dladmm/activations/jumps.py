@@ -11,31 +11,8 @@ from torch import Tensor, nn
 from dladmm._spec import number
 from dladmm.activations.base import checked_weight
 from dladmm.activations.piecewise import Piece, PiecewiseLinear
+from dladmm.activations.staircase import Staircase
 from dladmm.errors import InputError, InputTypeError
-
-
-class Staircase(nn.Module):
-    """levels[i] for thresholds[i-1] <= z < thresholds[i]; an ordinary module, also for TorchScript."""
-
-    levels: Tensor
-    thresholds: Tensor
-
-    def __init__(self, levels: list[float], thresholds: list[float]) -> None:
-        super().__init__()
-        self.register_buffer("levels", torch.tensor(levels, dtype=torch.float64), persistent=False)
-        self.register_buffer("thresholds", torch.tensor(thresholds, dtype=torch.float64), persistent=False)
-
-    def forward(self, z: Tensor) -> Tensor:
-        step = torch.bucketize(z.contiguous(), self.thresholds.to(z.dtype), right=True)
-        return self.levels.to(z.dtype)[step]
-
-    @torch.jit.ignore
-    def same(self, other: Staircase) -> bool:
-        """Whether the other one computes the same function."""
-        return all(
-            mine.shape == theirs.shape and torch.allclose(mine.cpu(), theirs.to("cpu", mine.dtype))
-            for mine, theirs in ((self.levels, other.levels), (self.thresholds, other.thresholds))
-        )
 
 
 class JumpFunction(PiecewiseLinear):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dladmm._spec import number
-from dladmm.activations.base import Activation, checked_weight, distance_at_kink
+from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain
 
 _INF = float("inf")
 
@@ -48,16 +48,17 @@ class PiecewiseLinear(Activation):
 
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         weight = checked_weight(weight)
-        best, best_value = torch.empty_like(m), torch.full_like(m, _INF)
-        for piece, low, high in zip(self.pieces(), *self._ends(m.dtype), strict=True):
+        best = f_best = m
+        for i, (piece, low, high) in enumerate(zip(self.pieces(), *self._ends(m.dtype), strict=True)):
             pull = weight * piece.slope
             z = torch.add(m, a, alpha=pull).sub_(pull * piece.intercept).div_(1 + pull * piece.slope)
             z.clamp_(low, high)
-            gap = torch.sub(a, z, alpha=piece.slope).sub_(piece.intercept)
-            value = gap.square_().mul_(weight).add_((z - m).square_())
-            better = value < best_value
-            best = torch.where(better, z, best)
-            best_value = torch.where(better, value, best_value)
+            f = torch.mul(z, piece.slope).add_(piece.intercept)
+            if i == 0:
+                best, f_best = z, f
+                continue
+            better = objective_gain(z, f, best, f_best, m, a, weight) > 0
+            best, f_best = torch.where(better, z, best), torch.where(better, f, f_best)
         return best
 
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:

@@ -171,9 +171,9 @@ class Sigmoid(Smooth):
         return torch.sigmoid(z)
 
     def jet(self, z: Tensor) -> Jet:
-        f = torch.sigmoid(z)
-        f1 = torch.addcmul(f, f, f, value=-1)
-        return Jet(f, f1, torch.addcmul(f1, f1, f, value=-2))
+        f, rest = torch.sigmoid(z), torch.sigmoid(-z)  # rest is 1 - f, with all its digits
+        f1 = f * rest
+        return Jet(f, f1, rest.sub_(f).mul_(f1))
 
     def module(self) -> nn.Module:
         return nn.Sigmoid()
@@ -194,8 +194,10 @@ class Tanh(Smooth):
         return torch.tanh(z)
 
     def jet(self, z: Tensor) -> Jet:
-        f = torch.tanh(z)
-        f1 = 1 - f.square()
+        twice = 2 * z
+        up, down = torch.sigmoid(twice), torch.sigmoid(-twice)
+        f1 = (up * down).mul_(4)
+        f = up.sub_(down)
         return Jet(f, f1, (f * f1).mul_(-2))
 
     def module(self) -> nn.Module:
@@ -217,7 +219,7 @@ class Softplus(Smooth):
 
     def jet(self, z: Tensor) -> Jet:
         f1 = torch.sigmoid(z)
-        return Jet(self(z), f1, torch.addcmul(f1, f1, f1, value=-1))
+        return Jet(self(z), f1, torch.sigmoid(-z).mul_(f1))
 
     def module(self) -> nn.Module:
         return nn.Softplus(threshold=40)
@@ -241,9 +243,8 @@ class _Exponential(Smooth):
         return torch.expm1(z).mul_(self.alpha)
 
     def jet(self, z: Tensor) -> Jet:
-        f = torch.expm1(z).mul_(self.alpha)
-        f1 = f + self.alpha
-        return Jet(f, f1, f1)
+        f1 = torch.exp(z).mul_(self.alpha)
+        return Jet(self(z), f1, f1)
 
     def module(self) -> nn.Module:
         return nn.ELU(self.alpha)
