@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
-from reference import ReferenceMLP
 
 from dladmm.chain import mlp
 from dladmm.engine import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.regularizers import get_regularizer
 from dladmm.subproblems import SubproblemOptions
+from reference import ReferenceMLP
 
 
 def paired(depth, *, rho, nu, lam, solver, seed=0, samples=23, damping=0.0):
@@ -20,7 +22,7 @@ def paired(depth, *, rho, nu, lam, solver, seed=0, samples=23, damping=0.0):
     widths = [6, *rng.integers(4, 9, depth - 1).tolist(), 3]
     x = rng.normal(size=(samples, widths[0]))
     y = rng.integers(0, 3, samples)
-    W = [rng.normal(size=(o, i)) * 0.5 for i, o in zip(widths[:-1], widths[1:], strict=True)]
+    W = [rng.normal(size=(o, i)) * 0.5 for i, o in pairwise(widths)]
     b = [rng.normal(size=o) * 0.1 for o in widths[1:]]
     reference = ReferenceMLP(x, y, W, b, rho, nu, lam, solver=solver, damping=damping)
 
@@ -31,7 +33,9 @@ def paired(depth, *, rho, nu, lam, solver, seed=0, samples=23, damping=0.0):
     penalty = get_regularizer({"name": "l2", "strength": lam} if lam else None)
     engine = Engine(chain, torch.from_numpy(x), risk, penalty, options)
     params = [
-        {"W": torch.from_numpy(W[l // 2].copy()), "b": torch.from_numpy(b[l // 2].copy())} if l % 2 == 0 else {}
+        {"W": torch.from_numpy(W[l // 2].copy()), "b": torch.from_numpy(b[l // 2].copy())}
+        if l % 2 == 0
+        else {}
         for l in range(len(chain))
     ]
     return reference, engine, engine.feasible_state(params, rho, nu)

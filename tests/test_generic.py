@@ -86,7 +86,9 @@ def test_generic_and_closed_form_find_the_same_minimum(seed):
     assert torch.allclose(params["b"], own["bias"], atol=1e-4)
 
 
-@pytest.mark.parametrize("block", [Generic(nn.Tanh()), Generic(nn.Softplus()), Elementwise("tanh"), Affine(4, 3)])
+@pytest.mark.parametrize(
+    "block", [Generic(nn.Tanh()), Generic(nn.Softplus()), Elementwise("tanh"), Affine(4, 3)]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_an_input_update_falls_by_what_it_promises(block, seed):
     params, v, term, anchor = problem(seed, block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def count(widths, iterations=1, **options):
 def test_quadratic_iteration_does_4_products_for_the_first_layer_and_8_for_the_others(widths, tight):
     start = None if tight else 1.0
     products = count(widths, w_solver="quadratic", a_solver="quadratic", alpha0=start, t0=start)
-    pairs = list(zip(widths[:-1], widths[1:], strict=True))
+    pairs = list(pairwise(widths))
     expected = Counter({tuple(sorted((N, *pair))): 8 for pair in pairs})
     expected[tuple(sorted((N, *pairs[0])))] = 4
     assert products == expected

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from problems import random_problem
 
 from dladmm.engine import last_layer_rate
+from problems import random_problem
 
 ACTIVATIONS = [
     "relu", "leaky_relu", "identity", "hard_tanh", "sigmoid", "tanh", "softplus", "elu", "sign", "step", "quantised",
@@ -39,7 +39,9 @@ def descents(engine, state, iterations):
         after = engine.energy(state)
         moved = [float(s.rate) for s in steps if float(s.squared) > 0]
         promised = min(moved, default=0.0) * sum(float(s.squared) for s in steps)
-        rows.append((float(before.lagrangian - after.lagrangian), promised, abs(float(before.lagrangian)) + 1))
+        rows.append(
+            (float(before.lagrangian - after.lagrangian), promised, abs(float(before.lagrangian)) + 1)
+        )
         before = after
     return rows
 

@@ -70,7 +70,9 @@ def test_same_seed_gives_bit_equal_results_and_leaves_the_callers_rng_alone(blob
     torch.manual_seed(123)
     before = torch.get_rng_state()
     runs = [
-        train(mlp([5, 8, 3]), X, y, max_iter=10, random_state=7, dtype=dtype, w_solver=solver, a_solver=solver)
+        train(
+            mlp([5, 8, 3]), X, y, max_iter=10, random_state=7, dtype=dtype, w_solver=solver, a_solver=solver
+        )
         for _ in range(2)
     ]
     assert torch.equal(torch.get_rng_state(), before)

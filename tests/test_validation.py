@@ -14,7 +14,9 @@ Y = np.arange(12) % 3
 
 
 def call(*, model=None, x=X, y=Y, **kwargs):
-    return train(mlp([4, 5, 3]) if model is None else model, x, y, max_iter=kwargs.pop("max_iter", 1), **kwargs)
+    return train(
+        mlp([4, 5, 3]) if model is None else model, x, y, max_iter=kwargs.pop("max_iter", 1), **kwargs
+    )
 
 
 def with_value(value):
@@ -65,12 +67,19 @@ CASES = [
     ("validation rows", {"validation": (X, Y[:3])}, InputError, "y of validation has 3 rows"),
     ("validation NaN", {"validation": (with_value(np.nan), Y)}, InputError, "X of validation contains NaN"),
     ("not a module", {"model": object()}, InputTypeError, "module must be an nn.Sequential"),
-    ("last not linear", {"model": nn.Sequential(nn.Linear(4, 3), nn.ReLU())}, InputError, "last block must be linear"),
+    (
+        "last not linear",
+        {"model": nn.Sequential(nn.Linear(4, 3), nn.ReLU())},
+        InputError,
+        "last block must be linear",
+    ),
     ("empty module", {"model": nn.Sequential()}, InputError, "at least one block"),
 ]
 
 
-@pytest.mark.parametrize(("kwargs", "exception", "message"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("kwargs", "exception", "message"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_bad_input_is_refused_with_a_clear_message(kwargs, exception, message):
     with pytest.raises(exception, match=message):
         call(**kwargs)

@@ -82,7 +82,9 @@ def train(
     if init == "keep" and isinstance(model, nn.Module):
         params = _module_parameters(model, torch_dtype, torch_device)
     else:
-        params = _fresh_parameters(chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device)
+        params = _fresh_parameters(
+            chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+        )
     trainer = Trainer(
         chain, x, risk, chosen, penalty=penalty, params=params, validation=held_out, callbacks=callbacks
     )

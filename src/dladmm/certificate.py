@@ -100,7 +100,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("monotone", "sufficient_descent", "bounded", "agrees", "certified", "smallest_safe_rho")
-        return _plain(asdict(self) | {name: getattr(self, name) for name in names})
+        plain: dict[str, Any] = _plain(asdict(self) | {name: getattr(self, name) for name in names})
+        return plain
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ class Chain:
             raise InputError("a chain needs at least one block.")
         if not blocks[-1].linear:
             raise InputError(
-                f"the last block must be linear, got {blocks[-1]!r}: the paper's hard constraint is V_L = B_L V_{{L-1}}. "
+                f"the last block must be linear, got {blocks[-1]!r}: the hard constraint is V_L = B_L V_{{L-1}}. "
                 "End the network with a linear layer and leave the last activation to the loss."
             )
         self.blocks = tuple(blocks)
@@ -87,7 +88,7 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise InputError(f"widths must be whole numbers >= 1, got {list(widths)!r}.")
     blocks: list[Block] = []
-    for n_in, n_out in zip(widths[:-1], widths[1:], strict=True):
+    for n_in, n_out in pairwise(widths):
         blocks += [Affine(n_in, n_out), Elementwise(activation)]
     return Chain(blocks[:-1])
 

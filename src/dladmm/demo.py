@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from dladmm import datasets
 from dladmm.api import train
 from dladmm.chain import mlp
 from dladmm.progress import ProgressBar

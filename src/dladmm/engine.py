@@ -206,9 +206,7 @@ class Engine:
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
-        penalised = (
-            p[name] for block, p in zip(self.chain, params, strict=True) for name in block.penalised
-        )
+        penalised = (p[name] for block, p in zip(self.chain, params, strict=True) for name in block.penalised)
         return sum((self.penalty.value(W) for W in penalised), zero)
 
     @torch.no_grad()

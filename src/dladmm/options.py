@@ -74,9 +74,7 @@ class TrainOptions:
 PAPER = TrainOptions(
     rho=1e-6,
     nu=1e-6,
-    subproblems=SubproblemOptions(
-        w_solver="quadratic", a_solver="quadratic", alpha0=1.0, t0=1.0, growth=2.0
-    ),
+    subproblems=SubproblemOptions(w_solver="quadratic", a_solver="quadratic", alpha0=1.0, t0=1.0, growth=2.0),
     init_std=0.1,
     start="paper",
     rho_rule="authors",

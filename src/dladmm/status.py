@@ -10,7 +10,9 @@ class Status(Enum):
 
     CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
     MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
-    DIVERGED = "Diverged: the augmented Lagrangian grew beyond any bound the theory allows; raise rho above 2H."
+    DIVERGED = (
+        "Diverged: the augmented Lagrangian grew beyond any bound the theory allows; raise rho above 2H."
+    )
     NON_FINITE = (
         "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
         "variables set to their forward pass."

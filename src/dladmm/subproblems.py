@@ -26,8 +26,8 @@ class SubproblemOptions:
     ``w_solver``, ``a_solver``
         ``"quadratic"``: one majorised step with backtracking, as in the paper; ``"exact"``: the minimiser.
     ``alpha0``, ``t0``
-        Where the backtracking of W (Algorithms 4 and 6) and of a (Algorithms 3 and 7) starts. ``None`` is the tight value: the
-        smallest that majorises along the step, which is exact line search.
+        Where the backtracking of W (Algorithms 4 and 6) and of a (Algorithms 3 and 7) starts.
+        ``None`` is the tight value: the smallest that majorises along the step, which is exact line search.
     ``growth``
         The paper's gamma and eta, the factor of one backtracking step.
     ``damping``
@@ -65,7 +65,8 @@ class SubproblemOptions:
 
 def row_squared_norms(x: Tensor) -> Tensor:
     """``||x_i||^2`` of each row, float64: float32 inside a row, where it is short enough to be safe."""
-    return torch.linalg.vector_norm(x.reshape(-1, x.shape[-1]), dim=1).double().square()
+    norms: Tensor = torch.linalg.vector_norm(x.reshape(-1, x.shape[-1]), dim=1)
+    return norms.double().square()
 
 
 def squared_norm(x: Tensor) -> Tensor:

@@ -68,9 +68,7 @@ class Trainer:
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
         rho = 3 * risk.H if options.rho is None else options.rho
-        make_state = (
-            self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
-        )
+        make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.nu)
         self.history = History()
         self.guarantee = guarantee(rho, risk.H)
@@ -202,9 +200,7 @@ class Trainer:
         if len(losses) == 4 and losses[0] < losses[1] < losses[2] < losses[3] and self.state.rho < 0.1:
             self.state.rho = min(10 * self.state.rho, 0.1)
             o = self.engine.options
-            self.engine.options = replace(
-                o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0
-            )
+            self.engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
             self._exempt.append(k + 1)
 
     def _restore(self, params: list[dict[str, Tensor]]) -> None:

@@ -32,7 +32,9 @@ class Affine(Block):
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:
         if n_in < 1 or n_out < 1:
-            raise InputError(f"an affine block needs at least one input and one output, got {n_in} -> {n_out}.")
+            raise InputError(
+                f"an affine block needs at least one input and one output, got {n_in} -> {n_out}."
+            )
         self.n_in, self.n_out, self.bias = n_in, n_out, bias
 
     def __repr__(self) -> str:
@@ -50,7 +52,7 @@ class Affine(Block):
     def to_module(self, params: Params) -> nn.Module:
         W = params["W"]
         # skip_init: nn.Linear would otherwise draw from the caller's global generator
-        module: nn.Linear = nn.utils.skip_init(
+        module: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
             nn.Linear, self.n_in, self.n_out, bias=self.bias, device=W.device, dtype=W.dtype
         )
         with torch.no_grad():
@@ -221,10 +223,7 @@ class Affine(Block):
             factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
             scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
         inverse = scope.memory["input"][1]
-        if narrow:
-            move = gradient.addmm((gradient @ W.T) @ inverse, W, alpha=-c)
-        else:
-            move = gradient @ inverse
+        move = gradient.addmm((gradient @ W.T) @ inverse, W, alpha=-c) if narrow else gradient @ inverse
         # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
         # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
         moved = move @ W.T

@@ -43,7 +43,8 @@ class Generic(Block):
         return own
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        return functional_call(self.module, params, (v,))
+        output: Tensor = functional_call(self.module, params, (v,))
+        return output
 
     def to_module(self, params: Params) -> nn.Module:
         module = copy.deepcopy(self.module)

@@ -25,11 +25,12 @@ from dladmm.progress import ProgressBar
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
 
 MNIST: dict[str, dict[str, Any]] = {
-    "mnist-exact": {"rho": 1e-3, "nu": 1e-3, "damping": 0.1, "init_scale": 0.2, "max_iter": 100},
-    "mnist-certified": {"rho": 1.5, "nu": 1.0, "damping": 0.1, "init_scale": 0.2, "max_iter": 100},
+    "mnist-exact": {"rho": 1.5, "nu": 10.0, "damping": 0.03, "init_scale": 0.2, "max_iter": 100},
     "mnist-paper": {"preset": "paper", "max_iter": 200},
 }
-"""Hidden layers 1000-1000, relu, softmax cross-entropy, 55,000 training images, as in the paper."""
+"""Hidden layers 1000-1000, relu, softmax cross-entropy, 55,000 training images, as in the paper.
+
+rho, nu and damping of ``mnist-exact`` were chosen on the 5,000 validation images, inside rho > 2H."""
 
 MILESTONES = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 
@@ -73,7 +74,9 @@ def run_mnist(name: str, seed: int, device: str, **changes: Any) -> Result:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("experiment", choices=["digits", *MNIST])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", default="auto")
