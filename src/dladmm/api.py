@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks import Affine, Params
+from dladmm.blocks import Affine, GraphConv, Params
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module
 from dladmm.errors import InputError
@@ -96,7 +96,7 @@ def train(
 
 def _n_outputs(chain: Chain) -> int:
     last = chain.blocks[-1]
-    if isinstance(last, Affine):
+    if isinstance(last, (Affine, GraphConv)):
         return last.n_out
     module = getattr(last, "module", None)
     if isinstance(module, nn.Linear):

@@ -62,6 +62,7 @@ class Certificate:
     c_k: float | None
     k_c_k: float | None
     agreement_tolerance: float
+    follows_forward: bool = False
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -110,8 +111,14 @@ class Certificate:
         return "\n".join(_sentences(self))
 
 
-def guarantee(rho: float, H: float) -> str:
+def guarantee(rho: float, H: float, follows_forward: bool = False) -> str:
     """What can be promised before training, in words."""
+    if follows_forward:
+        return (
+            f"H = {H:g} and rho = {rho:g}, but some rows of the variables follow the forward pass (rows='train'): the "
+            "theory does not cover that; rows='all' with rho above "
+            f"{2 * H:g} is covered."
+        )
     if rho > 2 * H:
         return f"H = {H:g} and rho = {rho:g} > 2H = {2 * H:g}: convergence is guaranteed (Theorem 2)."
     return (
@@ -127,7 +134,8 @@ def certify(
     H = engine.risk.H
     lagrangian = [start, *(_number(v) for v in history["lagrangian"])]
     promised = [_number(c) * _number(s) for c, s in zip(history["c2"], history["squared_steps"], strict=True)]
-    covered = all(_number(rho) > 2 * H for rho in history["rho"]) and state.rho > 2 * H
+    follows_forward = engine.chain.follows_forward
+    covered = all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho)) and not follows_forward
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []
     for k in range(1, len(lagrangian)):
@@ -164,6 +172,7 @@ def certify(
         c_k=c_k,
         k_c_k=None if c_k is None else c_k * history.n_iter,
         agreement_tolerance=1e-6 if state.u.dtype == torch.float64 else 1e-2,
+        follows_forward=follows_forward,
     )
 
 
@@ -210,7 +219,7 @@ def _sentences(c: Certificate) -> list[str]:
         f"Certified: everything the theory promises was seen in {c.iterations} iterations."
         if c.certified
         else "Not certified: " + _why_not(c),
-        "  " + guarantee(c.rho, c.H),
+        "  " + guarantee(c.rho, c.H, c.follows_forward),
         f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
         + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
         f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
@@ -225,18 +234,26 @@ def _sentences(c: Certificate) -> list[str]:
         f"  Property 3 (stationarity): dist(0, dL) = {c.stationarity.recomputed:.3g}; "
         f"primal residual {c.primal_residual.recomputed:.3g}; Lemma 2 residual {c.dual_optimality.recomputed:.3g}.",
         f"  Theorem 3: c_k = {_shown(c.c_k)} after k = {c.iterations} iterations, k c_k = {_shown(c.k_c_k)}.",
-        "  Limit points are critical points (Theorem 2)."
-        if c.continuous
-        else "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not.",
+        _limit_points(c),
         f"  Recomputed from raw data: Lagrangian {c.lagrangian.recomputed:.6g} (reported "
         f"{c.lagrangian.reported:.6g}); {'all residuals agree' if c.agrees else 'the residuals do NOT agree'}.",
     ]
     return lines
 
 
+def _limit_points(c: Certificate) -> str:
+    if c.follows_forward:
+        return "  Nothing is claimed of limit points: some rows are no variables of the problem."
+    if c.continuous:
+        return "  Limit points are critical points (Theorem 2)."
+    return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
+
+
 def _why_not(c: Certificate) -> str:
     reasons = []
-    if not c.covered:
+    if c.follows_forward:
+        reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
+    elif not c.covered:
         reasons.append("rho is not above 2H")
     if not c.monotone:
         reasons.append(f"the Lagrangian rose in {len(c.descent_violations)} iterations")

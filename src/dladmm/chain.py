@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation
 from dladmm.activations import from_module as activation_of
-from dladmm.blocks import Affine, Block, Elementwise, Generic, Params
+from dladmm.blocks import Affine, Block, Elementwise, Generic, GraphConv, Params
 from dladmm.errors import InputError, InputTypeError
+from dladmm.graph import SparseMatrix
+from dladmm.graph_module import GraphLayer, GraphNetwork
 
 
 class Chain:
@@ -40,7 +42,7 @@ class Chain:
     def n_in(self) -> int | None:
         """Number of input features, where the first block says it."""
         first = self.blocks[0]
-        return first.n_in if isinstance(first, Affine) else None
+        return first.n_in if isinstance(first, (Affine, GraphConv)) else None
 
     @property
     def continuous(self) -> bool:
@@ -71,9 +73,17 @@ class Chain:
             x = block.forward(block_params, x)
         return x
 
-    def to_module(self, params: Sequence[Params]) -> nn.Sequential:
-        """The trained network as an ordinary ``nn.Sequential``."""
-        return nn.Sequential(*(block.to_module(p) for block, p in zip(self.blocks, params, strict=True)))
+    @property
+    def follows_forward(self) -> bool:
+        """Whether some rows of V_l are no variables but follow the forward pass: the theory does not cover that."""
+        return any(block.follows_forward for block in self.blocks)
+
+    def to_module(self, params: Sequence[Params]) -> nn.Module:
+        """The trained network as an ordinary ``nn.Sequential``, or for graphs one with ``forward(x, edge_index)``."""
+        layers = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
+        return (
+            GraphNetwork(layers) if any(isinstance(m, GraphLayer) for m in layers) else nn.Sequential(*layers)
+        )
 
 
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
@@ -82,15 +92,49 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
     >>> mlp([64, 100, 100, 10])
     Chain(Affine(64, 100) -> Elementwise(relu) -> Affine(100, 100) -> Elementwise(relu) -> Affine(100, 10))
     """
+    blocks: list[Block] = []
+    for n_in, n_out in _pairs(widths):
+        blocks += [Affine(n_in, n_out), Elementwise(activation)]
+    return Chain(blocks[:-1])
+
+
+def gcn(
+    widths: Sequence[int],
+    adjacency: SparseMatrix,
+    activation: str | Activation = "relu",
+    *,
+    rows: Tensor | None = None,
+    propagated: bool = False,
+) -> Chain:
+    """The chain of the paper's GCN (Problem 5): ``Z_l = f(A~ Z_{l-1} W_l)`` with these widths, the last one linear.
+
+    It is bound to one graph. ``propagated`` says that the input will be ``A~ X`` instead of X; ``rows`` leaves only
+    those rows of Z_l as variables (see :class:`~dladmm.blocks.GraphConv`).
+    """
+    pairs = _pairs(widths)
+    last = len(pairs) - 1
+    return Chain(
+        [
+            GraphConv(
+                n_in,
+                n_out,
+                "identity" if l == last else activation,
+                None if propagated and l == 0 else adjacency,
+                rows,
+            )
+            for l, (n_in, n_out) in enumerate(pairs)
+        ]
+    )
+
+
+def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
+    """Input and output width of every layer."""
     if len(widths) < 2:
         raise InputError(f"widths must name at least the input and the output width, got {list(widths)}.")
     for width in widths:
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise InputError(f"widths must be whole numbers >= 1, got {list(widths)!r}.")
-    blocks: list[Block] = []
-    for n_in, n_out in pairwise(widths):
-        blocks += [Affine(n_in, n_out), Elementwise(activation)]
-    return Chain(blocks[:-1])
+    return list(pairwise(widths))
 
 
 def from_module(module: nn.Module) -> Chain:

@@ -8,8 +8,9 @@ function is quadratic the answer of the paper's loop is computed instead of sear
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -97,6 +98,40 @@ def backtracked(required: Tensor, start: float | None, growth: float) -> Tensor:
     # The logarithm may be off by one unit in the last place exactly where it matters: settle it by the powers.
     exponent = torch.where(floor * growth ** (exponent - 1) >= required, exponent - 1, exponent).clamp_min(0)
     return floor * growth ** torch.where(floor * growth**exponent < required, exponent + 1, exponent)
+
+
+class Trial(NamedTuple):
+    """A trial point x+ of a search: ``phi(x+) - phi(x)``, ``<gradient, x+ - x>`` and ``||x+ - x||^2``."""
+
+    rise: float
+    linear: float
+    squared: float
+
+
+def searched(
+    trial: Callable[[float], Trial], start: float, slack: float, options: SubproblemOptions
+) -> float | None:
+    """The first of ``start * growth^j`` at which the majoriser holds, None when the cap is reached.
+
+    For functions that are not quadratic. The test is the paper's, on differences:
+    ``phi(x+) - phi(x) <= <gradient, x+ - x> + (curvature/2)||x+ - x||^2``, up to ``slack``, the rounding of phi itself.
+    """
+    curvature = start
+    for _ in range(options.max_backtracks):
+        rise, linear, squared = trial(curvature)
+        if rise <= linear + curvature / 2 * squared + slack:
+            return curvature
+        curvature *= options.growth
+    return None
+
+
+def rise_of_square(change: Tensor, residual: Tensor) -> Tensor:
+    """``||residual + change||^2 - ||residual||^2`` as a float64 scalar, without subtracting the two values.
+
+    Entries are multiplied in the given precision and added within a row; rows are added in float64.
+    """
+    products = torch.add(change, residual, alpha=2).mul_(change)
+    return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
 
 
 def full_precision_gram(a: Tensor) -> Tensor:

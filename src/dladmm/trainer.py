@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks import Affine, Step
+from dladmm.blocks import Affine, GraphConv, Step
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, certify, guarantee
 from dladmm.chain import Chain
@@ -71,7 +71,7 @@ class Trainer:
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.nu)
         self.history = History()
-        self.guarantee = guarantee(rho, risk.H)
+        self.guarantee = guarantee(rho, risk.H, chain.follows_forward)
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or _diagnostics_interval(chain, x)
 
@@ -213,17 +213,18 @@ class Trainer:
 
 
 def score(risk: Risk, output: Tensor) -> tuple[float, float | None]:
-    """Mean loss, and accuracy where the loss is one of classification."""
-    loss = float(risk.value(output)) / len(output)
+    """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
+    total = len(output) if risk.weight is None else float(risk.weight.sum(dtype=torch.float64))
+    loss = float(risk.value(output)) / total
     if risk.loss.kind != "classification":
         return loss, None
     hits = risk.loss.decision(output) == risk.loss.decision(risk.target)
-    return loss, float(hits.double().mean())
+    return loss, float((hits if risk.weight is None else hits[risk.weight[:, 0] > 0]).double().mean())
 
 
 def _diagnostics_interval(chain: Chain, x: Tensor) -> int:
     """Every iteration while a forward pass is small change (below 2 GFLOP), else every tenth."""
-    affine = sum(b.n_in * b.n_out for b in chain if isinstance(b, Affine))
+    affine = sum(b.n_in * b.n_out for b in chain if isinstance(b, (Affine, GraphConv)))
     return 1 if 2 * len(x) * affine < 2e9 else 10
 
 

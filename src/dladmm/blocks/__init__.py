@@ -4,5 +4,17 @@ from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.generic import Generic
+from dladmm.blocks.graphconv import GraphConv
 
-__all__ = ["Affine", "Anchor", "Block", "Elementwise", "Generic", "Params", "Scope", "Step", "Term"]
+__all__ = [
+    "Affine",
+    "Anchor",
+    "Block",
+    "Elementwise",
+    "Generic",
+    "GraphConv",
+    "Params",
+    "Scope",
+    "Step",
+    "Term",
+]

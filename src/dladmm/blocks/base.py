@@ -78,6 +78,9 @@ class Block(ABC):
     continuous: bool = True
     """Whether g is continuous: what the limit-point theorem needs (Assumption 1)."""
 
+    follows_forward: bool = False
+    """Whether some rows of its variables are set to the forward pass: the theory does not speak of that."""
+
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
 

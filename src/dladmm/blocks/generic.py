@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import squared_norm
+from dladmm.subproblems import Trial, rise_of_square, searched, squared_norm
 
 
 class Generic(Block):
@@ -150,47 +150,52 @@ def _majorised_step(
 ) -> _Found:
     """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
 
-    Tried are ``start * growth^j``; the test is ``phi(x+) - phi(x) <= <gradient, x+ - x> + (curvature/2)||x+ - x||^2``.
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
     """
-    options = scope.options
     old, gradients = _gradients(start, evaluate, term)
+    residual = old - term.target
+    own = 0.0
     if anchor is not None:
-        gradients[0] = gradients[0] + anchor.weight * (start[0] - anchor.value)
-    own = anchor.weight if anchor is not None else 0.0
-    device = old.device
-    norm = sum(float(squared_norm(g)) for g in gradients)
-    remembered = scope.memory.get(kind)
-    curvature = options.t0 if kind == "V" else options.alpha0
-    if remembered is not None:
-        curvature = max(remembered / 4, own)
-    elif curvature is None:
-        curvature = max(term.weight, own)
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    if norm == 0.0:
-        return _Found(start, zero, torch.full_like(zero, curvature / 2))
-    for _ in range(options.max_backtracks):
-        with torch.no_grad():
-            values = point(curvature, gradients)
-            moves = [new - x for new, x in zip(values, start, strict=True)]
-            new = evaluate(values)
-        squared = sum(float(squared_norm(move)) for move in moves)
-        linear = sum(
-            float((g.double() * move.double()).sum()) for g, move in zip(gradients, moves, strict=True)
-        )
-        rise = (
-            term.weight
-            / 2
-            * float(((new - old).double() * (new + old - 2 * term.target).double()).sum(dtype=torch.float64))
-        )
+        own = anchor.weight
+        centre = start[0] - anchor.value
+        gradients[0] = gradients[0] + own * centre
+    zero = torch.zeros((), dtype=torch.float64, device=old.device)
+    first = _first_curvature(scope, kind, term.weight, own)
+    if sum(float(squared_norm(g)) for g in gradients) == 0.0:
+        return _Found(start, zero, torch.full_like(zero, first / 2))
+    values, new = start, old
+
+    @torch.no_grad()
+    def trial(curvature: float) -> Trial:
+        nonlocal values, new
+        values = point(curvature, gradients)
+        new = evaluate(values)
+        moves = [moved - x for moved, x in zip(values, start, strict=True)]
+        pairs = zip(gradients, moves, strict=True)
+        rise = term.weight / 2 * float(rise_of_square((new - old).double(), residual.double()))
         if anchor is not None:
-            centre = start[0] - anchor.value
             rise += own * float((moves[0].double() * (centre + moves[0] / 2).double()).sum())
-        if rise <= linear + curvature / 2 * squared + 1e-12 * abs(linear):
-            scope.memory[kind] = curvature
-            term.prediction.copy_(new)
-            return _Found(values, zero + squared, torch.full_like(zero, curvature / 2))
-        curvature *= options.growth
+        return Trial(
+            rise,
+            sum(float((g.double() * move.double()).sum()) for g, move in pairs),
+            sum(float(squared_norm(move)) for move in moves),
+        )
+
+    slack = torch.finfo(old.dtype).eps * term.weight / 2 * float(squared_norm(residual))
+    curvature = searched(trial, first, slack, scope.options)
+    if curvature is None:
+        return _Found(start, zero, torch.full_like(zero, first / 2))
     scope.memory[kind] = curvature
-    return _Found(start, zero, torch.full_like(zero, curvature / 2))
+    term.prediction.copy_(new)
+    squared = sum(float(squared_norm(moved - x)) for moved, x in zip(values, start, strict=True))
+    return _Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+
+
+def _first_curvature(scope: Scope, kind: str, weight: float, own: float) -> float:
+    """Where a search starts: t0 or alpha0 where they are given, else a quarter of what was accepted last."""
+    given = scope.options.t0 if kind == "V" else scope.options.alpha0
+    if given is not None:
+        return given
+    remembered: float | None = scope.memory.get(kind)
+    return max(weight, own) if remembered is None else max(remembered / 4, own)

@@ -1,0 +1,90 @@
+"""The products with A~ that a graph block needs, each in the cheaper order, on all rows or on some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from dladmm.graph import SparseMatrix, scipy_matrix
+
+Matrix = Tensor | SparseMatrix
+
+
+class Propagation:
+    """``A~ V W^T`` and what its derivatives need; A~ is the identity where ``adjacency`` is None.
+
+    ``rows`` are the nodes whose entries of V_l are variables, None for all. Every sparse product has as few columns as
+    the shapes allow: n_out or n_in.
+    """
+
+    def __init__(self, n_in: int, n_out: int, adjacency: SparseMatrix | None, rows: Tensor | None) -> None:
+        self.adjacency, self.rows = adjacency, rows
+        self._narrows = n_out <= n_in
+        self._sparse_input: tuple[Tensor, SparseMatrix] | None = None
+        self._to_rows = self._within_rows = adjacency
+        if adjacency is not None and rows is not None:
+            self._to_rows, self._within_rows = adjacency.select(rows), adjacency.select(rows, rows)
+
+    def operand(self, v: Tensor) -> Matrix:
+        """V as something with ``@`` and ``.T``: a sparse V, which never changes, gets its transpose stored."""
+        if v.layout == torch.strided:
+            return v
+        if self._sparse_input is None or self._sparse_input[0] is not v:
+            self._sparse_input = (v, SparseMatrix.of(scipy_matrix(v), v.dtype, v.device))
+        return self._sparse_input[1]
+
+    def pick(self, full: Tensor) -> Tensor:
+        """The rows that are variables."""
+        return full if self.rows is None else full[self.rows]
+
+    def output(self, V: Matrix, W: Tensor) -> Tensor:
+        """``A~ V W^T`` on all rows."""
+        if self.adjacency is None:
+            return V @ W.T
+        if self._narrows or isinstance(V, SparseMatrix):
+            return self.adjacency @ (V @ W.T)
+        return (self.adjacency @ V) @ W.T
+
+    def change_by(self, d: Tensor, W: Tensor) -> Tensor:
+        """``A~ d W^T`` on all rows, for a move d of the rows that are variables."""
+        if self.rows is None or self._to_rows is None:
+            return self.output(d, W)
+        return self._to_rows.T @ (d @ W.T)
+
+    def weight_gradient(self, V: Matrix, G: Tensor, memory: dict[str, Any]) -> Tensor:
+        """``G^T A~ V``, for G on the rows that are variables."""
+        if self.rows is not None:
+            return (self.input_rows(V, memory).T @ G).T
+        if self.adjacency is None:
+            return (V.T @ G).T
+        if self._narrows or isinstance(V, SparseMatrix):
+            return (V.T @ (self.adjacency.T @ G)).T
+        return G.T @ (self.adjacency @ V)
+
+    def input_gradient(self, W: Tensor, G: Tensor) -> Tensor:
+        """``A~^T G W``, of and on the rows that are variables."""
+        if self._within_rows is None:
+            return G @ W
+        if self._narrows:
+            return (self._within_rows.T @ G) @ W
+        return self._within_rows.T @ (G @ W)
+
+    def input_rows(self, V: Matrix, memory: dict[str, Any]) -> Matrix:
+        """``A~ V`` on the rows that are variables, kept in the memory while V stays."""
+        kept: Matrix | None = memory.get("AV")
+        if kept is None:
+            kept = memory["AV"] = self._form_input_rows(V)
+        return kept
+
+    def _form_input_rows(self, V: Matrix) -> Matrix:
+        if self._to_rows is None:
+            if self.rows is None:
+                return V
+            return V[self.rows] if isinstance(V, Tensor) else V.select(self.rows)
+        if isinstance(V, Tensor):
+            return self._to_rows @ V
+        product = sparse.csr_array(self._to_rows.to_scipy() @ V.to_scipy())
+        return SparseMatrix.of(product, V.csr.dtype, V.csr.device)
