@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -51,6 +52,17 @@ class Activation(Named, ABC):
 def checked_weight(weight: float) -> float:
     """The weight as a float, > 0."""
     return number("weight", weight, low=0.0, strict=True)
+
+
+def part_size(tensor: Tensor) -> int:
+    """How many entries to treat at once: few enough for the cache of a CPU, for temporaries on a GPU."""
+    return 1 << (24 if tensor.is_cuda else 16)
+
+
+def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors, all of one shape, cut alike into flat parts."""
+    size = part_size(tensors[0])
+    return zip(*(torch.split(tensor.reshape(-1), size) for tensor in tensors), strict=True)
 
 
 def objective_gain(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dladmm._spec import number
-from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain
+from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain, parts
 
 _INF = float("inf")
 
@@ -48,6 +48,12 @@ class PiecewiseLinear(Activation):
 
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         weight = checked_weight(weight)
+        result = torch.empty_like(m, memory_format=torch.contiguous_format)
+        for z, m_part, a_part in parts(result, m, a):
+            z.copy_(self._project(m_part, a_part, weight))
+        return result
+
+    def _project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         best = f_best = m
         for i, (piece, low, high) in enumerate(zip(self.pieces(), *self._ends(m.dtype), strict=True)):
             pull = weight * piece.slope
@@ -135,8 +141,7 @@ class ReLU(PiecewiseLinear):
     def __call__(self, z: Tensor) -> Tensor:
         return torch.relu(z)
 
-    def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
-        weight = checked_weight(weight)
+    def _project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         slope = weight / (1 + (1 + weight) ** 0.5)  # sqrt(1 + weight) - 1, without cancellation
         active = a.clamp(min=0).mul_(slope).add_(m) > 0
         z = torch.add(m, a, alpha=weight).div_(1 + weight).clamp_(min=0)

@@ -20,6 +20,7 @@ there. Outside the wedge any root is the minimiser.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -29,7 +30,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dladmm._spec import number
-from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain
+from dladmm.activations.base import (
+    Activation,
+    checked_weight,
+    distance_at_kink,
+    objective_gain,
+    part_size,
+    parts,
+)
 
 _CAREFUL_STEPS = 100
 _CHECK_EVERY = 4
@@ -72,21 +80,18 @@ class Smooth(Activation):
         weight = checked_weight(weight)
         cusp = self._cusp(weight)
         result = torch.empty_like(m, memory_format=torch.contiguous_format)
-        size = 1 << (24 if m.is_cuda else 16)  # temporaries stay in the cache of a CPU, and small on a GPU
-        parts = (torch.split(tensor.reshape(-1), size) for tensor in (result, m, a))
-        for out, m_part, a_part in zip(*parts, strict=True):
-            z, settled = self._quick(m_part, a_part, weight)
-            settled &= ~self._in_wedge(m_part, a_part, weight, cusp)
-            out.copy_(z)
-            rest = (~settled).nonzero()[:, 0]
-            if len(rest):
-                out[rest] = self._careful(m_part[rest].double(), a_part[rest].double(), weight).to(m.dtype)
+        settled = torch.empty_like(result, dtype=torch.bool)
+        for z, done, m_part, a_part in parts(result, settled, m, a):
+            self._quick(z, done, m_part, a_part, weight)
+            done &= ~self._in_wedge(m_part, a_part, weight, cusp)
+        for rest in torch.split((~settled).reshape(-1).nonzero()[:, 0], part_size(m)):
+            m_rest, a_rest = m.reshape(-1)[rest].double(), a.reshape(-1)[rest].double()
+            result.view(-1)[rest] = self._careful(m_rest, a_rest, weight).to(m.dtype)
         return result
 
-    def _quick(self, m: Tensor, a: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-        """Some Newton steps from m (the first is Gauss-Newton), and where they have settled."""
-        z = m.clamp(max=self.top)
-        z_before = z
+    def _quick(self, out: Tensor, settled: Tensor, m: Tensor, a: Tensor, weight: float) -> None:
+        """Some Newton steps from m (the first is Gauss-Newton), and whether they have settled."""
+        z = z_before = m.clamp(max=self.top)
         for k in range(5 if m.dtype == torch.float32 else 6):
             f, f1, f2 = self.jet(z)
             gap = a - f
@@ -96,10 +101,11 @@ class Smooth(Activation):
             step = (
                 gap.mul_(f1).mul_(weight).add_(m).sub_(z).div_(slope.mul_(weight).add_(1).clamp_(min=0.125))
             )
-            z_before, z = z, (z + step).clamp_(max=self.top)
+            z_before, z = z, step.add_(z).clamp_(max=self.top)
+        out.copy_(z)
         # Newton's method squares the error: a last step below sqrt(eps) leaves one below eps
-        settled = (z - z_before).abs_() <= 0.1 * torch.finfo(m.dtype).eps ** 0.5 * (1 + z.abs())
-        return z, settled
+        tol = 0.1 * math.sqrt(torch.finfo(m.dtype).eps)
+        torch.le(z_before.sub_(z).abs_(), z.abs_().add_(1).mul_(tol), out=settled)
 
     def _cusp(self, weight: float) -> tuple[float, float]:
         """The lowest point (m_c, a_c) of the evolute, from a grid, moved outward by more than its error."""
@@ -124,7 +130,7 @@ class Smooth(Activation):
     def _careful(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         """The better of the minima reached from m and from the far end."""
         near = m.clamp(max=self.top)
-        reach = (a - self(near)) * weight**0.5
+        reach = (a - self(near)) * math.sqrt(weight)
         low, high = near + reach.clamp(max=0), (near + reach.clamp(min=0)).clamp_(max=self.top)
         far = torch.zeros_like(m) if self.odd else torch.where(reach > 0, high, low)
         first = self._guarded_newton(near, low, high, m, a, weight)
