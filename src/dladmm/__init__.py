@@ -5,6 +5,7 @@ The public names; everything else may change without notice.
 
 from __future__ import annotations
 
+from dladmm import datasets
 from dladmm._version import __version__
 from dladmm.api import train
 from dladmm.callbacks import Callback
@@ -33,6 +34,7 @@ __all__ = [
     "TrainOptions",
     "Trainer",
     "__version__",
+    "datasets",
     "from_module",
     "mlp",
     "train",

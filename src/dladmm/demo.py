@@ -31,9 +31,11 @@ def split_digits(seed: int = 0) -> tuple[Any, Any, Any, Any]:
     return data.x_train, data.x_test, data.y_train, data.y_test
 
 
-def train_digits(seed: int = 0, *, progress: bool = True, **changes: Any) -> Result:
-    """The digits run of the demo and of ``docs/results.md``."""
-    settings = DIGITS | changes
+def train_digits(
+    seed: int = 0, settings: dict[str, Any] = DIGITS, *, progress: bool = True, **changes: Any
+) -> Result:
+    """The digits run of the demo and of ``docs/results.md``, or one with other settings."""
+    settings = settings | changes
     x_train, x_test, y_train, y_test = split_digits(seed)
     return train(
         mlp([64, *settings.pop("hidden"), 10], settings.pop("activation", "relu")),

@@ -26,7 +26,8 @@ class Elementwise(Block):
         return {}
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        return self.activation(v)
+        output = self.activation(v)
+        return output.clone() if output is v else output  # identity: input and output are two variables
 
     def to_module(self, params: Params) -> nn.Module:
         return self.activation.module()

@@ -1,0 +1,64 @@
+"""The package as a newcomer meets it: imports, version, command line, documents that keep their promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dladmm
+from dladmm.cli import app
+from dladmm.experiments.results import render
+
+ROOT = Path(__file__).parent.parent
+
+BLOCKED = ("typer", "rich", "pooch", "safetensors", "matplotlib", "plotly", "torch_geometric", "pandas")
+MINIMAL = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import numpy as np, dladmm
+X = np.random.default_rng(0).normal(size=(20, 3)); y = np.arange(20) % 2
+print(dladmm.train(dladmm.mlp([3, 4, 2]), X, y, max_iter=2).status.name)
+dladmm.datasets.load("digits")
+"""
+
+
+def test_training_needs_only_torch_numpy_scipy_and_scikit_learn():
+    done = subprocess.run([sys.executable, "-c", MINIMAL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "MAX_ITER"
+
+
+def test_version_is_written_once_and_cited():
+    assert f"version: {dladmm.__version__}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.output.strip() == dladmm.__version__
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["datasets"], ["datasets", "list"]])
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+
+
+def test_no_figure_of_the_results_page_is_typed_by_hand():
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == render(ROOT / "docs" / "results")
+
+
+def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("dladmm.demo").demo.DIGITS, "max_iter", 6)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote the run"):
+        assert words in result.output
+    for name in ("history.csv", "metrics.json", "certificate.txt", "curves.png"):
+        assert (tmp_path / "run" / name).stat().st_size > 0
+    assert len((tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()) == 7
