@@ -258,3 +258,52 @@ def test_fista_on_request_agrees_with_the_exact_prox(blobs):
 def test_public_names_resolve():
     for name in dladmm.__all__:
         assert getattr(dladmm, name) is not None
+
+
+@pytest.mark.parametrize("at", [1, 7])
+@pytest.mark.parametrize("solver", ["exact", "quadratic"])
+def test_a_resumed_run_is_bit_equal_to_an_unbroken_one(blobs, at, solver):
+    """Also through the authors' rule, which changes rho and the starts on the way."""
+    X, y = blobs
+    saved = []
+
+    class Save(Callback):
+        def on_epoch_end(self, trainer):
+            if trainer.history.n_iter == at and not saved:
+                tensors, meta = trainer.snapshot()
+                saved.append(({n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(meta))))
+
+    class Resume(Callback):
+        def on_train_begin(self, trainer):
+            trainer.resume(*saved[0])
+
+    for settings in ({}, {"preset": "paper"}):
+        saved.clear()
+        options = settings | {"max_iter": 30, "w_solver": solver, "a_solver": solver}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
+            whole = train(mlp([5, 8, 3]), X, y, callbacks=[Save()], **options)
+            resumed = train(mlp([5, 8, 3]), X, y, callbacks=[Resume()], **options)
+        for first, second in zip(
+            whole.state.W + whole.state.z, resumed.state.W + resumed.state.z, strict=True
+        ):
+            assert torch.equal(first, second)
+        assert whole.history["lagrangian"] == resumed.history["lagrangian"]
+        assert whole.certificate == resumed.certificate
+
+
+def test_a_snapshot_of_another_network_is_refused(blobs):
+    X, y = blobs
+    saved = []
+
+    class Save(Callback):
+        def on_epoch_end(self, trainer):
+            saved.append(trainer.snapshot())
+
+    class Resume(Callback):
+        def on_train_begin(self, trainer):
+            trainer.resume(*saved[0])
+
+    train(mlp([5, 8, 3]), X, y, max_iter=1, callbacks=[Save()])
+    with pytest.raises(dladmm.InputError, match=r"does not fit .* params\.0\.W"):
+        train(mlp([5, 9, 3]), X, y, max_iter=1, callbacks=[Resume()])

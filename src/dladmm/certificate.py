@@ -120,7 +120,7 @@ def guarantee(rho: float, H: float, follows_forward: bool = False) -> str:
             f"{2 * H:g} is covered."
         )
     if rho > 2 * H:
-        return f"H = {H:g} and rho = {rho:g} > 2H = {2 * H:g}: convergence is guaranteed (Theorem 2)."
+        return f"H = {H:g} and rho = {rho:g} > 2H = {2 * H:g}: descent is guaranteed at every iteration (Theorem 1)."
     return (
         f"H = {H:g} and rho = {rho:g} <= 2H: convergence is not guaranteed; the smallest safe rho is "
         f"anything above {2 * H:g}."

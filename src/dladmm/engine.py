@@ -156,6 +156,15 @@ class Engine:
     def _input(self, state: State, l: int) -> Tensor:
         return self.x if l == 0 else state.outputs[l - 1]
 
+    def remembered(self, l: int) -> dict[str, Any]:
+        """What block l must find again for a resumed run to go on bit for bit."""
+        memory = self._memories[l]
+        return {key: memory[key] for key in self.chain.blocks[l].remembers if key in memory}
+
+    def remember(self, l: int, key: str, value: Tensor) -> None:
+        """Put back what :meth:`remembered` gave; a number was saved as a tensor without dimensions."""
+        self._memories[l][key] = value.item() if value.ndim == 0 else value
+
     def forget(self) -> None:
         """Drop everything remembered between updates: call it after changing a state by hand."""
         for memory in self._memories:

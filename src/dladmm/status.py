@@ -17,7 +17,8 @@ class Status(Enum):
         "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
         "variables set to their forward pass."
     )
-    INTERRUPTED = "Interrupted by the user after a whole iteration; the state of that iteration was kept."
+    INTERRUPTED = "Interrupted by the user; the parameters of the last whole iteration were kept."
+    EARLY_STOPPED = "Stopped early: the validation score has not improved for the given patience."
 
     @property
     def ok(self) -> bool:

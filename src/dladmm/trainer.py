@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, certify, guarantee
 from dladmm.chain import Chain
 from dladmm.engine import Energy, Engine, State
+from dladmm.errors import InputError
 from dladmm.history import History
 from dladmm.losses import Risk
 from dladmm.options import TrainOptions
@@ -74,17 +76,19 @@ class Trainer:
         self.guarantee = guarantee(rho, risk.H, chain.follows_forward)
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or _diagnostics_interval(chain, x)
+        self._start = float(self.engine.energy(self.state).lagrangian)
+        self._requested: Status | None = None
 
     def fit(self) -> Result:
-        """Run until converged, diverged, non-finite, interrupted, or max_iter."""
+        """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
         if self.state.rho <= 2 * self.engine.risk.H:
             warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
-        start = float(self.engine.energy(self.state).lagrangian)
+        self._requested = None
         self._tell("on_train_begin")
-        status = self._loop(start)
+        status = self._loop()
         self.engine.forget()
-        certificate = certify(self.engine, self.state, self.history, start, self._exempt)
-        if status is Status.MAX_ITER and not certificate.covered and self._rose(start):
+        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt)
+        if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
         module = self.engine.chain.to_module(self.state.params)
         result = Result(status, self.history, certificate, module, self.state)
@@ -92,40 +96,54 @@ class Trainer:
             callback.on_train_end(self, result)
         return result
 
-    def _loop(self, start: float) -> Status:
-        previous, seconds = start, 0.0
+    def request_stop(self, status: Status) -> None:
+        """For callbacks: end the run with this status once the present iteration is told to all of them."""
+        self._requested = status
+
+    def _loop(self) -> Status:
         kept = self.state.clone_parameters()
-        for k in range(1, self.options.max_iter + 1):
+        for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
             try:
-                began = time.perf_counter()
-                steps = self.engine.sweep(self.state)
-                energy = self.engine.energy(self.state)
-                row = self._measure(steps, energy)
-                seconds += time.perf_counter() - began
-                if not math.isfinite(row["lagrangian"] or math.nan) or not self._finite_parameters():
+                if not self._iterate(k):
                     self._restore(kept)
                     return Status.NON_FINITE
-                due = k % self._every == 0 or k == self.options.max_iter
-                if due or self.options.rho_rule is not None:
-                    row |= self._evaluate()
-                if due:
-                    row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
-                descent = previous - (row["lagrangian"] or 0.0)
-                previous -= descent
-                self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
                         kept_block[name].copy_(p)
+                self._adapt_rho(k)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
-                self._restore(kept)
+                if (
+                    self.history.n_iter < k
+                ):  # in the middle of a sweep, whose variables are half old, half new
+                    self._restore(kept)
                 return Status.INTERRUPTED
-            if self._unbounded(previous, start):
+            if self._unbounded():
                 return Status.DIVERGED
-            if due and self._converged():
+            if self._converged():
                 return Status.CONVERGED
-            self._adapt_rho(k)
+            if self._requested is not None:
+                return self._requested
         return Status.MAX_ITER
+
+    def _iterate(self, k: int) -> bool:
+        """One iteration and its row of the history; false when a value is not finite."""
+        began = time.perf_counter()
+        steps = self.engine.sweep(self.state)
+        row = self._measure(steps, self.engine.energy(self.state))
+        seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
+        lagrangian = row["lagrangian"]
+        if lagrangian is None or not math.isfinite(lagrangian) or not self._finite_parameters():
+            return False
+        due = k % self._every == 0 or k == self.options.max_iter
+        if due or self.options.rho_rule is not None:
+            row |= self._evaluate()
+        if due:
+            row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+        previous = self.history.last("lagrangian")
+        descent = (self._start if previous is None else previous) - lagrangian
+        self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
+        return True
 
     # Measuring -------------------------------------------------------------------------------------------------
 
@@ -169,7 +187,9 @@ class Trainer:
         return row
 
     def _converged(self) -> bool:
-        """Boyd et al.'s test on the primal residual and on the stationarity."""
+        """Boyd et al.'s test on the primal residual and on the stationarity, where that was measured."""
+        if self.history["stationarity"][-1] is None:
+            return False
         state, options = self.state, self.options
         entries = sum(t.numel() for t in [*state.outputs, *(p for b in state.params for p in b.values())])
         scale = max(float(state.outputs[-1].norm()), float(state.predictions[-1].norm()))
@@ -182,13 +202,13 @@ class Trainer:
         sums = [p.abs().max() for block in self.state.params for p in block.values()]
         return bool(torch.isfinite(torch.stack(sums)).all())
 
-    def _unbounded(self, lagrangian: float, start: float) -> bool:
-        return lagrangian > 1e6 * (1 + abs(start))
+    def _unbounded(self) -> bool:
+        return (self.history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(self._start))
 
-    def _rose(self, start: float) -> bool:
+    def _rose(self) -> bool:
         """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
         first, last = self.history["lagrangian"][0], self.history["lagrangian"][-1]
-        return first is not None and last is not None and last > max(first, start)
+        return first is not None and last is not None and last > max(first, self._start)
 
     # Acting ----------------------------------------------------------------------------------------------------
 
@@ -202,6 +222,51 @@ class Trainer:
             o = self.engine.options
             self.engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
             self._exempt.append(k + 1)
+
+    # Saving and resuming ---------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a later run needs to go on bit for bit: tensors by name, and what JSON can hold."""
+        tensors = {"u": self.state.u}
+        for l in range(len(self.engine.chain)):
+            tensors |= {f"params.{l}.{name}": p for name, p in self.state.params[l].items()}
+            tensors |= {f"outputs.{l}": self.state.outputs[l], f"predictions.{l}": self.state.predictions[l]}
+            for name, value in self.engine.remembered(l).items():
+                tensors[f"memory.{l}.{name}"] = torch.as_tensor(value)
+        options = self.engine.options
+        meta = {
+            "rho": self.state.rho,
+            "nu": self.state.nu,
+            "alpha0": options.alpha0,
+            "t0": options.t0,
+            "start": self._start,
+            "exempt": list(self._exempt),
+            "history": self.history.to_dict(),
+        }
+        return tensors, meta
+
+    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
+        expected, _ = self.snapshot()
+        named = {name for name in tensors if not name.startswith("memory.")}
+        wrong = sorted(named ^ {name for name in expected if not name.startswith("memory.")})
+        wrong += [n for n in sorted(named & set(expected)) if tensors[n].shape != expected[n].shape]
+        wrong += [n for n in sorted(named & set(expected)) if tensors[n].dtype != expected[n].dtype]
+        if wrong:
+            raise InputError(
+                f"the snapshot does not fit this run's data, network or dtype: {', '.join(wrong)}."
+            )
+        for name in named:
+            expected[name].copy_(tensors[name])
+        self.engine.forget()
+        for name, value in tensors.items():
+            if name.startswith("memory."):
+                _, l, key = name.split(".", 2)
+                self.engine.remember(int(l), key, value.to(self.state.u.device))
+        self.state.rho, self.state.nu = float(meta["rho"]), float(meta["nu"])
+        self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
+        self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
+        self.history = History(meta["history"])
 
     def _restore(self, params: list[dict[str, Tensor]]) -> None:
         self.engine.forget()

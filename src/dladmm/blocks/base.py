@@ -84,6 +84,9 @@ class Block(ABC):
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
 
+    remembers: tuple[str, ...] = ()
+    """Entries of the memory that cannot be computed again bit for bit, so that a checkpoint must hold them."""
+
     @abstractmethod
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """Fresh parameters, float64 on the CPU. ``scale`` multiplies the usual (He) deviation."""

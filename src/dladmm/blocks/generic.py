@@ -22,6 +22,8 @@ class Generic(Block):
     not decide it by rounding. The accepted curvature is remembered and a quarter of it is the next start.
     """
 
+    remembers = ("B", "V")
+
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
         self.module = copy.deepcopy(module)
         self.linear = isinstance(module, nn.Linear) if linear is None else linear
@@ -182,7 +184,9 @@ def _majorised_step(
             sum(float(squared_norm(move)) for move in moves),
         )
 
-    slack = torch.finfo(old.dtype).eps * term.weight / 2 * float(squared_norm(residual))
+    def slack() -> float:
+        return torch.finfo(old.dtype).eps * term.weight / 2 * float(squared_norm(residual))
+
     curvature = searched(trial, first, slack, scope.options)
     if curvature is None:
         return _Found(start, zero, torch.full_like(zero, first / 2))
