@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,7 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
 def gcn(
     widths: Sequence[int],
     adjacency: SparseMatrix,
-    activation: str | Activation = "relu",
+    activation: str | dict[str, Any] | Activation = "relu",
     *,
     rows: Tensor | None = None,
     propagated: bool = False,

@@ -46,7 +46,11 @@ class SparseMatrix:
         return SparseMatrix(self.transposed, self.csr)
 
     def __matmul__(self, dense: Tensor) -> Tensor:
-        return self.csr @ dense
+        return self.multiply(dense, dense.new_empty(self.csr.shape[0], dense.shape[1]))
+
+    def multiply(self, dense: Tensor, out: Tensor) -> Tensor:
+        """``M @ dense`` written into ``out``; torch.mm would clear and copy a buffer of its own first."""
+        return torch.addmm(out, self.csr, dense, beta=0, out=out)
 
     def to_scipy(self) -> sparse.csr_array:
         return scipy_matrix(self.csr)

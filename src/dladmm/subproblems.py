@@ -109,7 +109,7 @@ class Trial(NamedTuple):
 
 
 def searched(
-    trial: Callable[[float], Trial], start: float, slack: float, options: SubproblemOptions
+    trial: Callable[[float], Trial], start: float, slack: Callable[[], float], options: SubproblemOptions
 ) -> float | None:
     """The first of ``start * growth^j`` at which the majoriser holds, None when the cap is reached.
 
@@ -119,18 +119,19 @@ def searched(
     curvature = start
     for _ in range(options.max_backtracks):
         rise, linear, squared = trial(curvature)
-        if rise <= linear + curvature / 2 * squared + slack:
+        excess = rise - linear - curvature / 2 * squared
+        if excess <= 0 or excess <= slack():
             return curvature
         curvature *= options.growth
     return None
 
 
-def rise_of_square(change: Tensor, residual: Tensor) -> Tensor:
+def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) -> Tensor:
     """``||residual + change||^2 - ||residual||^2`` as a float64 scalar, without subtracting the two values.
 
     Entries are multiplied in the given precision and added within a row; rows are added in float64.
     """
-    products = torch.add(change, residual, alpha=2).mul_(change)
+    products = torch.add(change, residual, alpha=2, out=out).mul_(change)
     return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
 
 

@@ -31,6 +31,14 @@ class Activation(Named, ABC):
     def derivative(self, z: Tensor) -> Tensor:
         """f'(z); at a kink what torch takes there (0 for relu), zero for functions with jumps."""
 
+    def write(self, z: Tensor, out: Tensor) -> Tensor:
+        """f(z), written into ``out``: where it is evaluated often, fresh memory would cost more than f."""
+        return out.copy_(self(z))
+
+    def write_derivative(self, z: Tensor, out: Tensor) -> Tensor:
+        """f'(z), written into ``out``."""
+        return out.copy_(self.derivative(z))
+
     @abstractmethod
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         """A global minimiser over z of (z - m)^2 + weight (a - f(z))^2, entry by entry."""

@@ -141,6 +141,15 @@ class ReLU(PiecewiseLinear):
     def __call__(self, z: Tensor) -> Tensor:
         return torch.relu(z)
 
+    def derivative(self, z: Tensor) -> Tensor:
+        return torch.relu(z).sign_()  # several times faster than a comparison and a cast
+
+    def write(self, z: Tensor, out: Tensor) -> Tensor:
+        return torch.clamp_min(z, 0, out=out)
+
+    def write_derivative(self, z: Tensor, out: Tensor) -> Tensor:
+        return torch.clamp_min(z, 0, out=out).sign_()
+
     def _project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         slope = weight / (1 + (1 + weight) ** 0.5)  # sqrt(1 + weight) - 1, without cancellation
         active = a.clamp(min=0).mul_(slope).add_(m) > 0

@@ -12,7 +12,8 @@ from dladmm.activations import Activation, get_activation
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.propagation import Matrix, Propagation
-from dladmm.blocks.ray import Ray
+from dladmm.blocks.ray import Ray, move_along
+from dladmm.blocks.scratch import Scratch
 from dladmm.errors import InputError
 from dladmm.graph import SparseMatrix
 from dladmm.graph_module import GraphLayer
@@ -69,7 +70,7 @@ class GraphConv(Block):
         H: Tensor | None = term.prediction if self.linear else memory.get("H")
         if H is None:
             H = memory["H"] = self.graph.output(V, params["W"])
-        return Ray(self.activation, term, H, self.graph.rows)
+        return Ray(self.activation, term, H, self.graph.rows, Scratch.of(memory))
 
     # Parameters ----------------------------------------------------------------------------------------------------
 
@@ -111,10 +112,11 @@ class GraphConv(Block):
         ray = self._ray(params, V, term, scope.memory)
         g = self.graph.weight_gradient(V, ray.gradient(), scope.memory)
         d = g.add(W, alpha=strength) if strength > 0 else g
-        ray.aim(self.graph.output(V, d), d, g, strength)
+        ray.aim(self.graph.output(V, d, ray.scratch), d, g, strength)
         sigma = ray.curvature(scope.options.alpha0, scope.options)
         step = ray.advance(sigma)
-        W.sub_(d.mul_(step))
+        move_along(W, d, step)
+        scope.memory["H"] = ray.H_all
         return Step("W", ray.d_squared * step.square(), (sigma + strength) / 2)
 
     def _proximal_W(self, params: Params, V: Matrix, term: Term, penalty: Regularizer, scope: Scope) -> Step:
@@ -127,20 +129,21 @@ class GraphConv(Block):
         g = self.graph.weight_gradient(V, ray.gradient(), scope.memory)
         start = scope.options.alpha0
         if start is None:
-            ray.aim(self.graph.output(V, g), g, g)
+            ray.aim(self.graph.output(V, g, ray.scratch), g, g)
             start = ray.first_curvature()
         move = torch.zeros_like(W)
 
         def trial(sigma: float) -> Trial:
             nonlocal move
             move = W - penalty.prox(W - g / sigma, 1.0 / sigma)
-            ray.aim(self.graph.output(V, move), move, g)
+            ray.aim(self.graph.output(V, move, ray.scratch), move, g)
             return Trial(ray.rise(1.0), -float(ray.along), float(ray.d_squared))
 
-        sigma = searched(trial, start, ray.slack(), scope.options)
+        sigma = searched(trial, start, ray.slack, scope.options)
         length = 1.0 if sigma is not None else 0.0
-        W.sub_(move, alpha=length)
+        move_along(W, move, length)
         ray.move(length)
+        scope.memory["H"] = ray.H_all
         return Step("W", ray.d_squared * length, torch.full_like(ray.d_squared, (sigma or 0.0) / 2))
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
@@ -163,13 +166,14 @@ class GraphConv(Block):
         if self.graph.rows is not None:
             self._follow_forward(W, v, anchor, term, scope.memory)
         ray = self._ray(params, v, term, scope.memory)
-        own = self.graph.pick(v - anchor.value)
-        d = self.graph.input_gradient(W, ray.gradient()).add_(own, alpha=anchor.weight)
-        ray.aim(self.graph.change_by(d, W), d, d, own=anchor.weight, offset=own)
+        own = self.graph.pick(torch.sub(v, anchor.value, out=ray.scratch.take("offset", v)))
+        d = self.graph.input_gradient(W, ray.gradient(), ray.scratch).add_(own, alpha=anchor.weight)
+        ray.aim(self.graph.change_by(d, W, ray.scratch), d, d, own=anchor.weight, offset=own)
         delta = ray.curvature(scope.options.t0, scope.options)
         step = ray.advance(delta)
+        scope.memory["H"] = ray.H_all
         if self.graph.rows is None:
-            v.sub_(d.mul_(step))
+            move_along(v, d, step)
         else:
             v.index_add_(0, self.graph.rows, d.mul_(-step))
         return [Step("Z", ray.d_squared * step.square(), delta / 2)]
@@ -190,5 +194,7 @@ class GraphConv(Block):
             term.prediction.copy_(self.activation(memory["H"]))
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = self.graph.input_gradient(params["W"], self._ray(params, v, term, {}).gradient())
+        gradient = self.graph.input_gradient(
+            params["W"], self._ray(params, v, term, {}).gradient(), Scratch()
+        )
         return squared_norm(gradient.add_(self.graph.pick(v - anchor.value), alpha=anchor.weight))

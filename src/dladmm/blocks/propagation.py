@@ -8,6 +8,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from dladmm.blocks.scratch import Scratch
 from dladmm.graph import SparseMatrix, scipy_matrix
 
 Matrix = Tensor | SparseMatrix
@@ -29,7 +30,7 @@ class Propagation:
             self._to_rows, self._within_rows = adjacency.select(rows), adjacency.select(rows, rows)
 
     def operand(self, v: Tensor) -> Matrix:
-        """V as something with ``@`` and ``.T``: a sparse V, which never changes, gets its transpose stored."""
+        """V as something with ``.T`` to multiply by: a sparse V, which never changes, gets its transpose stored."""
         if v.layout == torch.strided:
             return v
         if self._sparse_input is None or self._sparse_input[0] is not v:
@@ -40,51 +41,68 @@ class Propagation:
         """The rows that are variables."""
         return full if self.rows is None else full[self.rows]
 
-    def output(self, V: Matrix, W: Tensor) -> Tensor:
-        """``A~ V W^T`` on all rows."""
+    def output(self, V: Matrix, W: Tensor, scratch: Scratch | None = None) -> Tensor:
+        """``A~ V W^T`` on all rows; with a scratch the answer is lent from there."""
+        scratch = Scratch() if scratch is None else scratch
+        n = V.shape[0]
         if self.adjacency is None:
-            return V @ W.T
+            return _mm(V, W.T, scratch.take("output", W, W.shape[0], n))
         if self._narrows or isinstance(V, SparseMatrix):
-            return self.adjacency @ (V @ W.T)
-        return (self.adjacency @ V) @ W.T
+            inner = _mm(V, W.T, scratch.take("inner", W, W.shape[0], n))
+            return _mm(self.adjacency, inner, scratch.take("output", W, W.shape[0], n))
+        inner = _mm(self.adjacency, V, scratch.take("inner", W, W.shape[1], n))
+        return _mm(inner, W.T, scratch.take("output", W, W.shape[0], n))
 
-    def change_by(self, d: Tensor, W: Tensor) -> Tensor:
+    def change_by(self, d: Tensor, W: Tensor, scratch: Scratch) -> Tensor:
         """``A~ d W^T`` on all rows, for a move d of the rows that are variables."""
         if self.rows is None or self._to_rows is None:
-            return self.output(d, W)
+            return self.output(d, W, scratch)
         return self._to_rows.T @ (d @ W.T)
 
     def weight_gradient(self, V: Matrix, G: Tensor, memory: dict[str, Any]) -> Tensor:
         """``G^T A~ V``, for G on the rows that are variables."""
         if self.rows is not None:
-            return (self.input_rows(V, memory).T @ G).T
+            return _transposed_product(G, self.input_rows(V, memory))
         if self.adjacency is None:
-            return (V.T @ G).T
+            return _transposed_product(G, V)
+        scratch = Scratch.of(memory)
         if self._narrows or isinstance(V, SparseMatrix):
-            return (V.T @ (self.adjacency.T @ G)).T
-        return G.T @ (self.adjacency @ V)
+            return _transposed_product(_mm(self.adjacency.T, G, scratch.take("inner", G)), V)
+        return G.T @ _mm(self.adjacency, V, scratch.take("inner", V))
 
-    def input_gradient(self, W: Tensor, G: Tensor) -> Tensor:
+    def input_gradient(self, W: Tensor, G: Tensor, scratch: Scratch) -> Tensor:
         """``A~^T G W``, of and on the rows that are variables."""
+        out = scratch.take("d", G, W.shape[1])
         if self._within_rows is None:
-            return G @ W
+            return _mm(G, W, out)
         if self._narrows:
-            return (self._within_rows.T @ G) @ W
-        return self._within_rows.T @ (G @ W)
+            return _mm(_mm(self._within_rows.T, G, scratch.take("inner", G)), W, out)
+        return _mm(self._within_rows.T, _mm(G, W, scratch.take("inner", G, W.shape[1])), out)
 
     def input_rows(self, V: Matrix, memory: dict[str, Any]) -> Matrix:
         """``A~ V`` on the rows that are variables, kept in the memory while V stays."""
         kept: Matrix | None = memory.get("AV")
         if kept is None:
-            kept = memory["AV"] = self._form_input_rows(V)
+            kept = memory["AV"] = self._form_input_rows(V, Scratch.of(memory))
         return kept
 
-    def _form_input_rows(self, V: Matrix) -> Matrix:
+    def _form_input_rows(self, V: Matrix, scratch: Scratch) -> Matrix:
         if self._to_rows is None:
             if self.rows is None:
                 return V
             return V[self.rows] if isinstance(V, Tensor) else V.select(self.rows)
         if isinstance(V, Tensor):
-            return self._to_rows @ V
+            return _mm(self._to_rows, V, scratch.take("AV", V, rows=self._to_rows.shape[0]))
         product = sparse.csr_array(self._to_rows.to_scipy() @ V.to_scipy())
         return SparseMatrix.of(product, V.csr.dtype, V.csr.device)
+
+
+def _mm(left: Matrix, right: Tensor, out: Tensor) -> Tensor:
+    if isinstance(left, SparseMatrix):
+        return left.multiply(right, out)
+    return torch.mm(left, right, out=out)
+
+
+def _transposed_product(G: Tensor, V: Matrix) -> Tensor:
+    """``G^T V``."""
+    return G.T @ V if isinstance(V, Tensor) else (V.T @ G).T.contiguous()

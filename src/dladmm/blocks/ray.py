@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dladmm.activations import Activation
 from dladmm.blocks.base import Term
+from dladmm.blocks.scratch import Scratch
 from dladmm.subproblems import (
     SubproblemOptions,
     Trial,
@@ -30,14 +31,19 @@ class Ray:
     d_squared: Tensor
     along: Tensor
     pull: Tensor
+    slope: Tensor | None
 
-    def __init__(self, activation: Activation, term: Term, H: Tensor, rows: Tensor | None) -> None:
-        self.activation, self.term, self.rows, self._H = activation, term, rows, H
+    def __init__(
+        self, activation: Activation, term: Term, H: Tensor, rows: Tensor | None, scratch: Scratch
+    ) -> None:
+        self.activation, self.term, self.rows, self.H_all, self.scratch = activation, term, rows, H, scratch
         self.linear = activation.name == "identity"
-        self.prediction = self._pick(term.prediction)
-        self.residual = self.prediction - self._pick(term.target)
-        self.H = self._pick(H)
-        self.slope = None if self.linear else activation.derivative(self.H)
+        self.prediction, self.H = self._pick(term.prediction), self._pick(H)
+        target = self._pick(term.target)
+        self.residual = torch.sub(self.prediction, target, out=scratch.take("residual", target))
+        self.slope = None
+        if not self.linear:
+            self.slope = activation.write_derivative(self.H, scratch.take("slope", self.H))
         self._tried: tuple[float, Tensor, Tensor] | None = None
 
     def _pick(self, full: Tensor) -> Tensor:
@@ -45,7 +51,7 @@ class Ray:
 
     def gradient(self) -> Tensor:
         """``c E f'(H)``: the gradient of phi in H."""
-        scaled = self.residual * self.term.weight
+        scaled = torch.mul(self.residual, self.term.weight, out=self.scratch.take("entries", self.residual))
         return scaled if self.slope is None else scaled.mul_(self.slope)
 
     def aim(
@@ -63,18 +69,23 @@ class Ray:
         self._change, self.change = change, self._pick(change)
         self.strength, self.own = strength, own
         self.d_squared = squared_norm(d)
-        self.along = self.d_squared if g is d else _inner(g, d)
-        self.pull = torch.zeros_like(self.along) if offset is None or self.linear else _inner(offset, d)
+        self.along = self.d_squared if g is d else self._inner(g, d)
+        self.pull = torch.zeros_like(self.along) if offset is None or self.linear else self._inner(offset, d)
 
     def required(self) -> Tensor:
         """The curvature along d of phi with f linearised: exact where f is the identity."""
-        bent = self.change if self.slope is None else self.change * self.slope
+        bent = self.change
+        if self.slope is not None:
+            bent = torch.mul(bent, self.slope, out=self.scratch.take("entries", bent))
         return self.term.weight * ratio(squared_norm(bent), self.d_squared) + self.own
 
     def first_curvature(self) -> float:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
-        steepest = self.term.weight * float(ratio(squared_norm(self.change), self.d_squared))
-        return max(float(self.required()), 1e-3 * steepest, torch.finfo(torch.float32).tiny)
+        linearised = float(self.required())
+        if linearised > 0:
+            return linearised
+        unbent = self.term.weight * float(ratio(squared_norm(self.change), self.d_squared))
+        return max(1e-3 * unbent, torch.finfo(torch.float32).tiny)
 
     def slack(self) -> float:
         """What rounding alone does to phi."""
@@ -83,10 +94,12 @@ class Ray:
 
     def rise(self, step: float) -> float:
         """``phi(s) - phi(0)`` without the anchor."""
-        H = torch.add(self.H, self.change, alpha=-step)
-        new = self.activation(H)
+        take = self.scratch.take
+        H = torch.add(self.H, self.change, alpha=-step, out=take("tried", self.H))
+        new = self.activation.write(H, take("new", H))
         self._tried = (step, H, new)
-        return self.term.weight / 2 * float(rise_of_square(new - self.prediction, self.residual))
+        moved = torch.sub(new, self.prediction, out=take("entries", new))
+        return self.term.weight / 2 * float(rise_of_square(moved, self.residual, out=take("products", moved)))
 
     def curvature(self, start: float | None, options: SubproblemOptions) -> Tensor:
         """The sigma (or delta) of the paper's backtracking from ``start``; infinite when the cap is reached."""
@@ -102,7 +115,7 @@ class Ray:
             return Trial(self.rise(s) + anchor, -s * along, s * s * squared)
 
         first = self.first_curvature() if start is None else start
-        found = searched(trial, first, self.slack(), options)
+        found = searched(trial, first, self.slack, options)
         return torch.full_like(self.d_squared, torch.inf if found is None else found)
 
     def advance(self, sigma: Tensor) -> Tensor:
@@ -114,15 +127,23 @@ class Ray:
     def move(self, step: Tensor | float) -> None:
         """Move H and the prediction, on all rows."""
         if self.linear:
-            self._H.sub_(self._change * step)
+            move_along(self.H_all, self._change, step)
         elif self._tried is not None and self.rows is None and self._tried[0] == float(step):
-            self._H.copy_(self._tried[1])
+            self.scratch.swap("tried", self.H_all)
+            self.H_all = self._tried[1]
             self.term.prediction.copy_(self._tried[2])
         elif float(step) > 0:
-            self._H.sub_(self._change * step)
-            self.term.prediction.copy_(self.activation(self._H))
+            move_along(self.H_all, self._change, step)
+            self.activation.write(self.H_all, self.term.prediction)
+
+    def _inner(self, x: Tensor, y: Tensor) -> Tensor:
+        """``<x, y>`` as a float64 scalar: added in the given precision within a row, in float64 over rows."""
+        return torch.mul(x, y, out=self.scratch.take("inner product", x)).sum(1).sum(dtype=torch.float64)
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    """``<x, y>`` as a float64 scalar: added in the given precision within a row, in float64 over rows."""
-    return (x * y).sum(-1).sum(dtype=torch.float64)
+def move_along(x: Tensor, d: Tensor, step: Tensor | float) -> None:
+    """``x -= step d`` in place, without asking the device for the step."""
+    if isinstance(step, Tensor):
+        x.addcmul_(d, step.to(d.dtype), value=-1)
+    else:
+        x.sub_(d, alpha=step)

@@ -40,26 +40,40 @@ class Risk:
         return self.loss.H * (1.0 if self.weight is None else float(self.weight.max()))
 
     @cached_property
+    def _weight(self) -> Tensor:
+        return torch.ones_like(self.target[:, :1]) if self.weight is None else self.weight
+
+    @cached_property
     def _rows(self) -> Tensor:
-        """The rows of positive weight: few on a graph, where prox would otherwise spend its time on the others."""
-        counts = torch.ones_like(self.target[:, :1]) if self.weight is None else self.weight
-        return torch.nonzero(counts[:, 0] > 0)[:, 0]
+        """The rows of positive weight: few on a graph, and no time should go into the others."""
+        return torch.nonzero(self._weight[:, 0] > 0)[:, 0]
+
+    @cached_property
+    def _kept(self) -> tuple[Tensor, Tensor]:
+        return self.target[self._rows], self._weight[self._rows]
+
+    def _counting(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """z, targets and weights on the rows of positive weight."""
+        return z[self._rows], *self._kept
 
     def value(self, z: Tensor) -> Tensor:
         """R(z), a 0-d float64 tensor."""
-        rows = self.loss.rows(z, self.target).double()
         if self.weight is None:
-            return rows.sum()
+            return self.loss.rows(z, self.target).double().sum()
+        z, target, weight = self._counting(z)
+        rows = self.loss.rows(z, target).double()
         if rows.ndim == 0:
             if bool((self.weight != self.weight[0]).any()):
                 raise InputError("fn returned a sum; with unequal row weights it must return one loss a row")
-            return rows * self.weight[0, 0].double()
-        return torch.dot(rows, self.weight[:, 0].double())
+            return rows * weight[0, 0].double()
+        return torch.dot(rows, weight[:, 0].double())
 
     def gradient(self, z: Tensor) -> Tensor:
         """The gradient of R at z."""
-        gradient = self.loss.gradient(z, self.target)
-        return gradient if self.weight is None else gradient * self.weight
+        if self.weight is None:
+            return self.loss.gradient(z, self.target)
+        some, target, weight = self._counting(z)
+        return torch.zeros_like(z).index_copy(0, self._rows, self.loss.gradient(some, target) * weight)
 
     def prox(self, v: Tensor, rho: float) -> Tensor:
         """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
@@ -67,9 +81,8 @@ class Risk:
             return self._fista(v, rho)
         if self.weight is None:
             return self.loss.prox(v, self.target, rho)
-        rows = self._rows
-        solved = self.loss.prox(v[rows], self.target[rows], rho / self.weight[rows])
-        return v.index_copy(0, rows, solved.to(v.dtype))
+        some, target, weight = self._counting(v)
+        return v.index_copy(0, self._rows, self.loss.prox(some, target, rho / weight).to(v.dtype))
 
     def _fista(self, v: Tensor, rho: float) -> Tensor:
         def value_grad(z: Tensor) -> tuple[Tensor, Tensor]:

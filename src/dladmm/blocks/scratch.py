@@ -1,0 +1,34 @@
+"""Buffers that a block's updates use again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+class Scratch:
+    """Buffers by name and shape. On a CPU fresh pages of memory cost several times the arithmetic done in them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, int, int], Tensor] = {}
+
+    @classmethod
+    def of(cls, memory: dict[str, Any]) -> Scratch:
+        """The one that lives in a block's memory."""
+        found = memory.get("scratch")
+        if found is None:
+            found = memory["scratch"] = cls()
+        return found if isinstance(found, cls) else cls()
+
+    def take(self, name: str, like: Tensor, columns: int | None = None, rows: int | None = None) -> Tensor:
+        """A buffer whose content is whatever was left there."""
+        shape = (like.shape[0] if rows is None else rows, like.shape[1] if columns is None else columns)
+        buffer = self._buffers.get((name, *shape))
+        if buffer is None:
+            buffer = self._buffers[(name, *shape)] = like.new_empty(shape)
+        return buffer
+
+    def swap(self, name: str, replacement: Tensor) -> None:
+        """Take ``replacement`` as the buffer from now on: the one handed out before belongs to its taker."""
+        self._buffers[(name, replacement.shape[0], replacement.shape[1])] = replacement

@@ -1,0 +1,240 @@
+"""``train_graph``: the front door for people who bring a graph with some labelled nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dladmm.activations import Activation
+from dladmm.api import _fresh_parameters
+from dladmm.callbacks import Callback
+from dladmm.chain import Chain, gcn
+from dladmm.datasets import GraphData
+from dladmm.errors import InputError
+from dladmm.graph import (
+    SparseMatrix,
+    check_mask,
+    check_node_features,
+    check_unweighted,
+    csr_tensor,
+    normalised_adjacency,
+    propagated_features,
+)
+from dladmm.losses import Loss, Risk, get_loss
+from dladmm.options import make_options
+from dladmm.regularizers import Regularizer, get_regularizer
+from dladmm.trainer import Result, Trainer
+from dladmm.validation import _to_tensor, check_device, check_dtype, check_several_classes
+
+Rows = Literal["all", "train"]
+
+
+@dataclass(frozen=True)
+class GraphProblem:
+    """What the engine needs of a graph: the chain bound to it, its input, and the risks on labelled nodes."""
+
+    chain: Chain
+    x: Tensor
+    risk: Risk
+    validation: tuple[Tensor, Risk] | None
+
+
+def train_graph(
+    data: Any,
+    edge_index: Any = None,
+    y: Any = None,
+    train_mask: Any = None,
+    *,
+    hidden: Sequence[int] = (128,),
+    activation: str | dict[str, Any] | Activation = "relu",
+    rows: Rows = "all",
+    loss: str | dict[str, Any] | Loss = "cross_entropy",
+    regularizer: str | dict[str, Any] | Regularizer | None = None,
+    validation: Any = None,
+    edge_weight: Any = None,
+    n_classes: int | None = None,
+    mu: float | None = None,
+    preset: str = "default",
+    prox: str = "auto",
+    random_state: int = 0,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> Result:
+    """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
+
+    ``data`` is a :class:`~dladmm.datasets.GraphData`, a PyG ``Data``, or the features x (dense or sparse, one row a
+    node) with ``edge_index``, ``y`` and ``train_mask`` beside it. ``validation`` is ``"val"``, ``"test"`` or a mask:
+    history then shows loss and accuracy there. ``mu`` is the paper's name of the option nu; the other options are
+    those of :func:`dladmm.train`.
+
+    ``rows="all"`` is the paper's problem: every row of every Z_l is a variable. ``rows="train"`` leaves only labelled
+    rows as variables and lets the others follow the forward pass, which the theory does not cover. A directed graph is
+    made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
+
+    >>> from dladmm import datasets
+    >>> result = train_graph(datasets.load("karate"), hidden=(16,), max_iter=5)
+    >>> result.status.name
+    'MAX_ITER'
+    """
+    if mu is not None:
+        if "nu" in options:
+            raise InputError("mu and nu are two names of one setting; give one of them.")
+        options["nu"] = mu
+    chosen = make_options(preset, **options)
+    torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
+    problem = graph_problem(
+        given,
+        hidden=hidden,
+        activation=activation,
+        rows=rows,
+        loss=get_loss(loss),
+        validation=validation,
+        prox=prox,
+        dtype=torch_dtype,
+        device=torch_device,
+    )
+    params = _fresh_parameters(
+        problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+    )
+    trainer = Trainer(
+        problem.chain,
+        problem.x,
+        problem.risk,
+        chosen,
+        penalty=get_regularizer(regularizer),
+        params=params,
+        validation=problem.validation,
+        callbacks=callbacks,
+    )
+    return trainer.fit()
+
+
+@dataclass(frozen=True)
+class GivenGraph:
+    """A graph as it was handed in, not yet checked."""
+
+    x: Any
+    edge_index: Any
+    y: Any
+    train_mask: Any
+    val_mask: Any = None
+    test_mask: Any = None
+    n_classes: int | None = None
+
+
+def _given(
+    data: Any, edge_index: Any, y: Any, train_mask: Any, edge_weight: Any, n_classes: int | None
+) -> GivenGraph:
+    check_unweighted(edge_weight)
+    if isinstance(data, GraphData) or (hasattr(data, "edge_index") and hasattr(data, "y")):
+        if edge_index is not None or y is not None:
+            raise InputError("edge_index and y are part of data already; give a graph or arrays, not both.")
+        check_unweighted(getattr(data, "edge_weight", None))
+        masks = {name: getattr(data, name, None) for name in ("val_mask", "test_mask")}
+        mask = getattr(data, "train_mask", None) if train_mask is None else train_mask
+        classes = getattr(data, "n_classes", None) if n_classes is None else n_classes
+        return GivenGraph(data.x, data.edge_index, data.y, mask, **masks, n_classes=classes)
+    missing = [name for name, value in (("edge_index", edge_index), ("y", y)) if value is None]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} missing: give a GraphData, a PyG Data, or x with edge_index, y and train_mask."
+        )
+    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes)
+
+
+def graph_problem(
+    given: GivenGraph | GraphData,
+    *,
+    hidden: Sequence[int],
+    activation: str | dict[str, Any] | Activation,
+    rows: Rows,
+    loss: Loss,
+    validation: Any,
+    prox: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> GraphProblem:
+    """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper."""
+    if rows not in ("all", "train"):
+        raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
+    if prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
+    features = check_node_features(given.x, dtype)
+    n_nodes, n_features = features.shape
+    if given.train_mask is None:
+        raise InputError("train_mask is missing: it says which nodes are labelled.")
+    train = check_mask(given.train_mask, n_nodes, "train_mask")
+    held_out = _held_out(validation, given, n_nodes)
+    labels = _to_tensor(given.y, "y").cpu()
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
+    seen = train if held_out is None else train | held_out
+    n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
+    risk = _risk(loss, labels, train, n_outputs, prox, dtype, device)
+    check_several_classes(loss, risk.target[train.to(device)])
+
+    matrix = normalised_adjacency(given.edge_index, n_nodes)
+    formed, propagated = propagated_features(matrix, features)
+    adjacency = SparseMatrix.of(matrix, dtype, device, symmetric=True)
+    chain = gcn(
+        [n_features, *hidden, n_outputs],
+        adjacency,
+        activation,
+        rows=torch.nonzero(train)[:, 0].to(device) if rows == "train" else None,
+        propagated=propagated,
+    )
+    dense = isinstance(formed, torch.Tensor) or not hasattr(formed, "nnz")
+    x = torch.from_numpy(formed).to(device, dtype) if dense else csr_tensor(formed, dtype, device)
+    second = None
+    if held_out is not None:
+        second = (x, _risk(loss, labels, held_out, n_outputs, prox, dtype, device))
+    return GraphProblem(chain, x, risk, second)
+
+
+def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> Tensor | None:
+    if validation is None:
+        return None
+    name = "validation"
+    if isinstance(validation, str):
+        if validation not in ("val", "test"):
+            raise InputError(f"validation must be 'val', 'test', a mask or None, got {validation!r}.")
+        name = f"{validation}_mask"
+        validation = getattr(given, name)
+        if validation is None:
+            raise InputError(f"validation asks for {name}, but the graph has none; give the mask itself.")
+    return check_mask(validation, n_nodes, name)
+
+
+def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
+    """Classes of the labelled nodes, or columns of real targets."""
+    if loss.kind != "classification":
+        return 1 if labels.ndim == 1 else int(labels.shape[1])
+    if n_classes is not None:
+        return n_classes
+    return max(int(labels.max()) + 1, 2)
+
+
+def _risk(
+    loss: Loss,
+    labels: Tensor,
+    mask: Tensor,
+    n_outputs: int,
+    prox: str,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Risk:
+    """The loss on the nodes of a mask. What y says of the others (-1, NaN) is not looked at."""
+    if labels.is_floating_point() and not bool(torch.isfinite(labels[mask]).all()):
+        raise InputError("y contains NaN or infinite values on labelled nodes.")
+    known = labels.clone()
+    known[~mask] = labels[mask][0]
+    target = loss.encode(known, n_outputs, dtype).to(device)
+    weight = mask.to(device, dtype)[:, None]
+    return Risk(loss, target, weight, solver="fista" if prox == "fista" else "auto")
