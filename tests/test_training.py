@@ -307,3 +307,38 @@ def test_a_snapshot_of_another_network_is_refused(blobs):
     train(mlp([5, 8, 3]), X, y, max_iter=1, callbacks=[Save()])
     with pytest.raises(dladmm.InputError, match=r"does not fit .* params\.0\.W"):
         train(mlp([5, 9, 3]), X, y, max_iter=1, callbacks=[Resume()])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"w_solver": "exact", "a_solver": "exact"},
+        {"w_solver": "quadratic", "a_solver": "quadratic"},
+        {"w_solver": "quadratic", "a_solver": "quadratic", "alpha0": 1.0, "t0": 1.0},
+        {"w_solver": "quadratic", "regularizer": {"name": "l1", "strength": 0.1}},
+        {"w_solver": "exact", "regularizer": {"name": "l1", "strength": 0.1}},
+    ],
+)
+def test_whole_sample_weights_equal_repeated_samples(blobs, options):
+    X, y = blobs
+    counts = np.random.default_rng(3).integers(1, 4, len(X))
+    weighted = train(mlp([5, 8, 3]), X, y, sample_weight=counts, max_iter=25, dtype="float64", **options)
+    repeated = train(
+        mlp([5, 8, 3]), X.repeat(counts, 0), y.repeat(counts), max_iter=25, dtype="float64", **options
+    )
+    for first, second in zip(
+        weighted.state.W + weighted.state.b, repeated.state.W + repeated.state.b, strict=True
+    ):
+        assert torch.allclose(first, second, atol=1e-9)
+    for column in (
+        "lagrangian",
+        "loss",
+        "train_accuracy",
+        "stationarity",
+        "squared_steps",
+        "primal_residual",
+    ):
+        if column == "stationarity":  # rows that stand k times have k entries there, of the size of one
+            continue
+        assert np.allclose(weighted.history[column], repeated.history[column], rtol=1e-7), column
+    assert weighted.certificate.certified, str(weighted.certificate)

@@ -20,6 +20,7 @@ from dladmm.validation import (
     check_device,
     check_dtype,
     check_features,
+    check_sample_weight,
     check_several_classes,
     check_targets,
 )
@@ -38,6 +39,7 @@ def train(
     random_state: int = 0,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
+    sample_weight: Any = None,
     validation: tuple[Any, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     **options: Any,
@@ -47,7 +49,8 @@ def train(
     ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
     :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. ``X`` has one row a sample; ``y`` holds class
     indices, or real targets for a regression loss. ``init="fresh"`` draws new weights from ``random_state``,
-    ``init="keep"`` starts from the module's own. ``options`` are those of
+    ``init="keep"`` starts from the module's own.
+    ``sample_weight`` says how often each row counts. ``options`` are those of
     :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
 
     >>> from sklearn.datasets import load_digits
@@ -77,6 +80,7 @@ def train(
 
     x, risk = prepare(X, y, "")
     check_several_classes(the_loss, risk.target)
+    rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
     held_out = None if validation is None else prepare(*validation, " of validation")
 
     if init == "keep" and isinstance(model, nn.Module):
@@ -86,7 +90,15 @@ def train(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
     trainer = Trainer(
-        chain, x, risk, chosen, penalty=penalty, params=params, validation=held_out, callbacks=callbacks
+        chain,
+        x,
+        risk,
+        chosen,
+        penalty=penalty,
+        params=params,
+        rows=rows,
+        validation=held_out,
+        callbacks=callbacks,
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Params, Scope, Step, Term
 from dladmm.chain import Chain
+from dladmm.errors import InputError
 from dladmm.losses import Risk
 from dladmm.regularizers import NoPenalty, Regularizer
 from dladmm.subproblems import SubproblemOptions, squared_norm
@@ -90,7 +91,12 @@ class Energy:
 
 
 class Engine:
-    """Runs iterations of dlADMM on one problem. It owns the problem, never the iterate."""
+    """Runs iterations of dlADMM on one problem. It owns the problem, never the iterate.
+
+    ``rows`` (N, 1) are multiplicities: the whole Lagrangian of sample i counts ``rows_i`` times, so that training with
+    whole numbers equals training with repeated samples, and rho > 2H is the condition as before. (A weight in the
+    :class:`~dladmm.losses.Risk` weighs the loss alone, which is how a graph leaves unlabelled nodes out.)
+    """
 
     def __init__(
         self,
@@ -99,10 +105,14 @@ class Engine:
         risk: Risk,
         penalty: Regularizer | None = None,
         options: SubproblemOptions | None = None,
+        rows: Tensor | None = None,
     ) -> None:
         self.chain, self.x, self.risk = chain, x, risk
         self.penalty = NoPenalty() if penalty is None else penalty
         self.options = SubproblemOptions() if options is None else options
+        self.rows = rows
+        if rows is not None and not all(block.counts_rows for block in chain):
+            raise InputError("sample weights need a network of linear layers and known activations only.")
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
 
     # The algorithm ---------------------------------------------------------------------------------------------
@@ -144,14 +154,14 @@ class Engine:
         """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
         z = state.outputs[-1]
         new = self.risk.prox(state.predictions[-1] - state.u / state.rho, state.rho)
-        squared = squared_norm(new - z)
+        squared = squared_norm(new - z, self.rows)
         z.copy_(new)
         return Step("z_L", squared, torch.full_like(squared, last_layer_rate(state.rho, self.risk.H)))
 
     def _term(self, state: State, l: int) -> Term:
         if l < len(self.chain) - 1:
-            return Term(state.nu, state.outputs[l], state.predictions[l])
-        return Term(state.rho, state.outputs[l] + state.u / state.rho, state.predictions[l])
+            return Term(state.nu, state.outputs[l], state.predictions[l], self.rows)
+        return Term(state.rho, state.outputs[l] + state.u / state.rho, state.predictions[l], self.rows)
 
     def _input(self, state: State, l: int) -> Tensor:
         return self.x if l == 0 else state.outputs[l - 1]
@@ -201,16 +211,25 @@ class Engine:
         predictions = state.predictions if predictions is None else predictions
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
-        coupling = sum((squared_norm(v - g) for v, g in pairs[:-1]), zero) * (state.nu / 2)
+        coupling = sum((squared_norm(v - g, self.rows) for v, g in pairs[:-1]), zero) * (state.nu / 2)
         r = pairs[-1][0] - pairs[-1][1]
         return Energy(
-            risk=self.risk.value(state.outputs[-1]),
+            risk=self.risk_value(state.outputs[-1]),
             penalty=self.penalty_value(state.params),
             coupling=coupling,
-            dual=(state.u.double() * r.double()).sum(),
-            residual_squared=squared_norm(r),
+            dual=self._counted(state.u.double() * r.double()).sum(),
+            residual_squared=squared_norm(r, self.rows),
             rho=state.rho,
         )
+
+    def risk_value(self, z: Tensor) -> Tensor:
+        """``R(z; y)``, every row counted as often as it counts."""
+        if self.rows is None:
+            return self.risk.value(z)
+        return self._counted(self.risk.loss.rows(z, self.risk.target).double()[:, None]).sum()
+
+    def _counted(self, x: Tensor) -> Tensor:
+        return x if self.rows is None else x * self.rows
 
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""
@@ -221,7 +240,7 @@ class Engine:
     @torch.no_grad()
     def dual_optimality(self, state: State) -> Tensor:
         """``||grad R(z_L) + u||^2``: zero by Lemma 2 when z_L was solved exactly."""
-        return squared_norm(self.risk.gradient(state.outputs[-1]) + state.u)
+        return squared_norm(self.risk.gradient(state.outputs[-1]) + state.u, self.rows)
 
     @torch.no_grad()
     def stationarity(self, state: State, predictions: Sequence[Tensor] | None = None) -> Tensor:
@@ -230,7 +249,7 @@ class Engine:
         probe = State(state.params, state.outputs, list(predictions), state.u, state.rho, state.nu)
         r = probe.residual
         last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
-        total = squared_norm(last) + squared_norm(r)
+        total = squared_norm(self._counted(last)) + squared_norm(self._counted(r))
         for l, block in enumerate(self.chain):
             term = self._term(probe, l)
             v = self._input(probe, l)

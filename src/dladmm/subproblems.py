@@ -70,11 +70,12 @@ def row_squared_norms(x: Tensor) -> Tensor:
     return norms.double().square()
 
 
-def squared_norm(x: Tensor) -> Tensor:
-    """``||x||^2`` as a float64 scalar that stays on the device."""
+def squared_norm(x: Tensor, rows: Tensor | None = None) -> Tensor:
+    """``||x||^2`` as a float64 scalar that stays on the device; ``sum_i rows_i ||x_i||^2`` with row weights (N, 1)."""
     if x.ndim < 2:
         return x.double().square().sum()
-    return row_squared_norms(x).sum()
+    norms = row_squared_norms(x)
+    return norms.sum() if rows is None else norms @ rows[:, 0].double()
 
 
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:
@@ -135,12 +136,12 @@ def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) 
     return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
 
 
-def full_precision_gram(a: Tensor) -> Tensor:
-    """``A^T A`` in float64, from products without TF32: with TF32 its factorisation fails (NUMERICS 6)."""
+def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
+    """``A^T A`` (``A^T diag(rows) A``) in float64, from products without TF32: with TF32 its factorisation fails."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        return (a.T @ a).double()
+        return (a.T @ (a if rows is None else a * rows)).double()
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 

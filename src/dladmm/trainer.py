@@ -61,11 +61,12 @@ class Trainer:
         *,
         penalty: Regularizer | None = None,
         params: list[dict[str, Tensor]],
+        rows: Tensor | None = None,
         validation: tuple[Tensor, Risk] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems)
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows)
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
@@ -179,7 +180,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, float | None]:
         """Loss and accuracy of the network itself, on training and validation data."""
         chain, params = self.engine.chain, self.state.params
-        loss, accuracy = score(self.engine.risk, chain.predict(params, self.engine.x))
+        loss, accuracy = score(self.engine.risk, chain.predict(params, self.engine.x), self.engine.rows)
         row: dict[str, float | None] = {"loss": loss, "train_accuracy": accuracy}
         if self.validation is not None:
             x, risk = self.validation
@@ -277,14 +278,16 @@ class Trainer:
             getattr(callback, hook)(self)
 
 
-def score(risk: Risk, output: Tensor) -> tuple[float, float | None]:
+def score(risk: Risk, output: Tensor, rows: Tensor | None = None) -> tuple[float, float | None]:
     """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
-    total = len(output) if risk.weight is None else float(risk.weight.sum(dtype=torch.float64))
-    loss = float(risk.value(output)) / total
+    weight = risk.weight if rows is None else rows
+    counts = None if weight is None else weight[:, 0].double()
+    losses = risk.loss.rows(output, risk.target).double()
+    loss = float(losses.mean() if counts is None else losses @ counts / counts.sum())
     if risk.loss.kind != "classification":
         return loss, None
-    hits = risk.loss.decision(output) == risk.loss.decision(risk.target)
-    return loss, float((hits if risk.weight is None else hits[risk.weight[:, 0] > 0]).double().mean())
+    hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
+    return loss, float(hits.mean() if counts is None else hits @ counts / counts.sum())
 
 
 def _diagnostics_interval(chain: Chain, x: Tensor) -> int:

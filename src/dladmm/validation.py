@@ -81,6 +81,20 @@ def check_targets(
     return loss.encode(target.cpu(), n_outputs, dtype).to(device)
 
 
+def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
+    """Row multiplicities (N, 1): finite, positive, one a sample."""
+    weight = _to_tensor(sample_weight, "sample_weight").to(device=x.device, dtype=x.dtype)
+    if weight.shape not in ((len(x),), (len(x), 1)):
+        raise InputError(
+            f"sample_weight must have shape ({len(x)},), one a sample, got {tuple(weight.shape)}."
+        )
+    if not bool(torch.isfinite(weight).all()) or not bool((weight > 0).all()):
+        raise InputError(
+            "sample_weight must be finite and positive; leave out the rows that should not count."
+        )
+    return weight.reshape(-1, 1)
+
+
 def check_several_classes(loss: Loss, target: Tensor) -> None:
     """Classification needs at least two classes among the training labels."""
     if loss.kind == "classification" and len(target) > 0 and bool((target == target[:1]).all()):

@@ -28,6 +28,7 @@ class Affine(Block):
     """
 
     linear = True
+    counts_rows = True
     penalised = ("W",)
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:
@@ -81,11 +82,11 @@ class Affine(Block):
         """
         if not self.bias:
             return []
-        shift = -term.residual().mean(0)
+        samples = torch.as_tensor(term.samples(), dtype=torch.float64, device=term.target.device)
+        shift = -term.counted(term.residual()).sum(0) / samples.to(term.target.dtype)
         params["b"] += shift
         term.prediction += shift
-        rate = torch.full_like(shift[0], term.weight * len(term.target) / 2, dtype=torch.float64)
-        return [Step("b", squared_norm(shift), rate)]
+        return [Step("b", squared_norm(shift), term.weight / 2 * samples)]
 
     def _quadratic_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
         """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form.
@@ -94,7 +95,7 @@ class Affine(Block):
         it; the product ``A d^T`` also moves the cached m.
         """
         W, c = params["W"], term.weight
-        d = term.residual().T @ A
+        d = term.counted(term.residual()).T @ A
         if penalty.quadratic is None:
             return self._proximal_W(params, A, d, term, penalty, scope)
         if penalty.quadratic > 0:
@@ -102,7 +103,7 @@ class Affine(Block):
         moved = A @ d.T
         d_squared = squared_norm(d)
         alpha = backtracked(
-            c * ratio(squared_norm(moved), d_squared), scope.options.alpha0, scope.options.growth
+            c * ratio(squared_norm(moved, term.rows), d_squared), scope.options.alpha0, scope.options.growth
         )
         step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
         W.sub_(d * step.to(d.dtype))
@@ -119,13 +120,13 @@ class Affine(Block):
         W, c, options = params["W"], term.weight, scope.options
         alpha = options.alpha0
         if alpha is None:
-            alpha = float(c * ratio(squared_norm(A @ d.T), squared_norm(d)))
+            alpha = float(c * ratio(squared_norm(A @ d.T, term.rows), squared_norm(d)))
         alpha = max(alpha, torch.finfo(W.dtype).tiny)
         for _ in range(options.max_backtracks):
             move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
             moved = A @ move.T
             squared = squared_norm(move)
-            if float(c * squared_norm(moved)) <= alpha * float(squared) * (1 + 1e-6):
+            if float(c * squared_norm(moved, term.rows)) <= alpha * float(squared) * (1 + 1e-6):
                 W.add_(move)
                 term.prediction.add_(moved)
                 return Step("W", squared, torch.full_like(squared, alpha / 2))
@@ -142,9 +143,9 @@ class Affine(Block):
         W, c = params["W"], term.weight
         gram = scope.memory.get("gram")
         if gram is None:
-            gram = scope.memory["gram"] = full_precision_gram(A)
+            gram = scope.memory["gram"] = full_precision_gram(A, term.rows)
         shift = scope.options.damping * gram.diagonal().mean()
-        d = (term.residual().T @ A).double()
+        d = (term.counted(term.residual()).T @ A).double()
         if penalty.quadratic is None:
             move, delta = _proximal_on_gram(W.double(), d, gram, c, shift, penalty)
             rate_of_damping = delta / 2
@@ -160,7 +161,7 @@ class Affine(Block):
             delta = c * total - penalty.quadratic
             rate_of_damping = delta + penalty.quadratic / 2
         moved = A @ move.to(W.dtype).T
-        squared, moved_squared = squared_norm(move), squared_norm(moved)
+        squared, moved_squared = squared_norm(move), squared_norm(moved, term.rows)
         if penalty.quadratic is not None:
             step = _line_search(-(d * move).sum(), moved_squared + total * squared)
             move, moved = move * step, moved.mul_(step.to(W.dtype))
@@ -170,7 +171,7 @@ class Affine(Block):
         return Step("W", squared, c * ratio(moved_squared, squared) / 2 + rate_of_damping)
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        E = term.residual()
+        E = term.counted(term.residual())
         gradient = term.weight * (E.T @ v)
         total = squared_norm(penalty.stationarity(params["W"], gradient))
         return total + squared_norm(term.weight * E.sum(0)) if self.bias else total
@@ -197,6 +198,8 @@ class Affine(Block):
         """
         moved = d @ W.T
         d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
+        if term.rows is not None:
+            d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
         if not scope.options.tau_per_sample:
             d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
         required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
@@ -233,12 +236,14 @@ class Affine(Block):
         scale = step.to(W.dtype).unsqueeze(1)
         a.sub_(move.mul_(scale))
         term.prediction.sub_(moved.mul_(scale))
-        squared, moved_squared = squared @ step.square(), moved_squared @ step.square()
+        counted = step.square() if term.rows is None else step.square() * term.rows[:, 0]
+        squared, moved_squared = squared @ counted, moved_squared @ counted
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         gradient = anchor.weight * (v - anchor.value)
-        return squared_norm(gradient.addmm_(term.residual(), params["W"], alpha=term.weight))
+        gradient.addmm_(term.residual(), params["W"], alpha=term.weight)
+        return squared_norm(term.counted(gradient))
 
 
 def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:

@@ -40,16 +40,26 @@ class Term:
     """``(weight/2) ||target - prediction||^2``: what ties a block's output variable to the block.
 
     ``prediction`` is the cached ``g(B, v)``. Updates move it along with B and v, in place, so that it never has to
-    be computed again.
+    be computed again. ``rows``, where given, are multiplicities (N, 1): row i counts ``rows_i`` times in every sum over
+    the samples, as if it stood there so often.
     """
 
     weight: float
     target: Tensor
     prediction: Tensor
+    rows: Tensor | None = None
 
     def residual(self) -> Tensor:
         """``E = prediction - target``."""
         return self.prediction - self.target
+
+    def counted(self, x: Tensor) -> Tensor:
+        """Each row of ``x`` as often as it counts: what a sum over the samples sums."""
+        return x if self.rows is None else x * self.rows
+
+    def samples(self) -> float | Tensor:
+        """How many samples there are, each row counted as often as it counts."""
+        return len(self.target) if self.rows is None else self.rows.double().sum()
 
 
 @dataclass
@@ -80,6 +90,9 @@ class Block(ABC):
 
     follows_forward: bool = False
     """Whether some rows of its variables are set to the forward pass: the theory does not speak of that."""
+
+    counts_rows: bool = False
+    """Whether the block knows row multiplicities (``Term.rows``)."""
 
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""

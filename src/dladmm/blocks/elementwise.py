@@ -14,6 +14,8 @@ from dladmm.subproblems import squared_norm
 class Elementwise(Block):
     """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
 
+    counts_rows = True
+
     def __init__(self, activation: Activation | str) -> None:
         self.activation = get_activation(activation)
         self.continuous = self.activation.continuous
@@ -40,7 +42,7 @@ class Elementwise(Block):
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
         """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14."""
         z = self.activation.argmin(anchor.value, term.target, term.weight / anchor.weight)
-        squared = squared_norm(z - v)
+        squared = squared_norm(z - v, term.rows)
         v.copy_(z)
         term.prediction.copy_(self.activation(v))
         return [Step("z", squared, None)]
@@ -50,4 +52,4 @@ class Elementwise(Block):
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
-        return anchor.weight**2 * squared_norm(distance)
+        return anchor.weight**2 * squared_norm(term.counted(distance))
