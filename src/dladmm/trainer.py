@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dladmm.blocks import Affine, GraphConv, Step
 from dladmm.callbacks import Callback
-from dladmm.certificate import Certificate, certify, guarantee
+from dladmm.certificate import Certificate, Recomputed, certify, guarantee
 from dladmm.chain import Chain
 from dladmm.engine import Energy, Engine, State
 from dladmm.errors import InputError
@@ -79,6 +79,7 @@ class Trainer:
         self._every = options.diagnostics_every or _diagnostics_interval(chain, x)
         self._start = float(self.engine.energy(self.state).lagrangian)
         self._requested: Status | None = None
+        self._restored = False
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
@@ -87,8 +88,9 @@ class Trainer:
         self._requested = None
         self._tell("on_train_begin")
         status = self._loop()
+        self._tell("on_loop_end")
         self.engine.forget()
-        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt)
+        certificate = self._certify()
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
         module = self.engine.chain.to_module(self.state.params)
@@ -101,12 +103,20 @@ class Trainer:
         """For callbacks: end the run with this status once the present iteration is told to all of them."""
         self._requested = status
 
+    def restore(self, params: list[dict[str, Tensor]]) -> None:
+        """Put other parameters in place, and all variables to their forward pass so that they fit."""
+        self.engine.forget()
+        self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
+        self._restored = True
+
     def _loop(self) -> Status:
+        if self.history.n_iter and self._converged():  # a finished run, resumed
+            return Status.CONVERGED
         kept = self.state.clone_parameters()
         for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
             try:
                 if not self._iterate(k):
-                    self._restore(kept)
+                    self.restore(kept)
                     return Status.NON_FINITE
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
@@ -117,7 +127,7 @@ class Trainer:
                 if (
                     self.history.n_iter < k
                 ):  # in the middle of a sweep, whose variables are half old, half new
-                    self._restore(kept)
+                    self.restore(kept)
                 return Status.INTERRUPTED
             if self._unbounded():
                 return Status.DIVERGED
@@ -144,6 +154,7 @@ class Trainer:
         previous = self.history.last("lagrangian")
         descent = (self._start if previous is None else previous) - lagrangian
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
+        self._restored = False
         return True
 
     # Measuring -------------------------------------------------------------------------------------------------
@@ -211,6 +222,20 @@ class Trainer:
         first, last = self.history["lagrangian"][0], self.history["lagrangian"][-1]
         return first is not None and last is not None and last > max(first, self._start)
 
+    def _certify(self) -> Certificate:
+        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt)
+        if not self._restored:
+            return certificate
+        energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
+        measured = {
+            "lagrangian": float(energy.lagrangian),
+            "primal_residual": _root(float(energy.residual_squared)),
+            "dual_optimality": _root(float(self.engine.dual_optimality(self.state))),
+            "stationarity": _root(float(self.engine.stationarity(self.state))),
+        }
+        pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
+        return replace(certificate, **pairs)  # type: ignore[arg-type]
+
     # Acting ----------------------------------------------------------------------------------------------------
 
     def _adapt_rho(self, k: int) -> None:
@@ -268,10 +293,6 @@ class Trainer:
         self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
         self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
         self.history = History(meta["history"])
-
-    def _restore(self, params: list[dict[str, Tensor]]) -> None:
-        self.engine.forget()
-        self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
 
     def _tell(self, hook: str) -> None:
         for callback in self.callbacks:
