@@ -112,6 +112,8 @@ class Trainer:
     def _loop(self) -> Status:
         if self.history.n_iter and self._converged():  # a finished run, resumed
             return Status.CONVERGED
+        if self._requested is not None:
+            return self._requested
         kept = self.state.clone_parameters()
         for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
             try:

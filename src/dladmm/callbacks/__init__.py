@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from dladmm.callbacks.base import Callback, CallbackWarning
+from dladmm.callbacks.checkpoint import Checkpoint
+from dladmm.callbacks.early_stopping import EarlyStopping
+from dladmm.callbacks.loggers import CSVLogger, JSONLinesLogger
 from dladmm.callbacks.progress import ProgressBar
+from dladmm.callbacks.trackers import MLflow, TensorBoard, WandB
 
-__all__ = ["Callback", "CallbackWarning", "ProgressBar"]
+__all__ = [
+    "CSVLogger",
+    "Callback",
+    "CallbackWarning",
+    "Checkpoint",
+    "EarlyStopping",
+    "JSONLinesLogger",
+    "MLflow",
+    "ProgressBar",
+    "TensorBoard",
+    "WandB",
+]

@@ -37,5 +37,5 @@ class Callback:
         """What this callback must find again in a resumed run: tensors by name, and what JSON can hold."""
         return {}, {}
 
-    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    def resume(self, trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Take up a snapshot; called before or after ``on_train_begin`` of the resumed run."""

@@ -1,0 +1,70 @@
+"""Files that are either whole or not there: temporary file, fsync, rename, fsync of the folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_TEMPORARY = re.compile(r"\.dladmm-(?P<host>[0-9a-z]*)-(?P<pid>[0-9]+)-[0-9a-f]+\.tmp")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write; at the end of the block it takes the place of ``path`` in one step, on disk.
+
+    Whatever goes wrong, an error or the death of the process, ``path`` holds what it held before, or all of the new.
+    """
+    temporary = path.parent / f".dladmm-{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def remove_orphans(folder: Path) -> None:
+    """Remove temporaries that processes of this machine left behind when they were killed."""
+    for path in folder.glob(".dladmm-*.tmp"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and match["host"] == _host() and not _alive(int(match["pid"])):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and needs not
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _host() -> str:
+    return re.sub(r"[^0-9a-z]", "", socket.gethostname().lower())[:32]
+
+
+def _alive(pid: int) -> bool:
+    if os.name != "posix":  # there os.kill would end the process instead of asking
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

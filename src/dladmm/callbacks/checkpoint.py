@@ -1,0 +1,68 @@
+"""Checkpoints while a run goes."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dladmm.callbacks.base import Callback
+from dladmm.checkpoint import CheckpointWarning, checkpoints, resume_latest, save_in_folder
+from dladmm.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from dladmm.trainer import Trainer
+
+
+class Checkpoint(Callback):
+    """Saves the run to ``folder`` before the first, after every ``every``-th and after the last iteration.
+
+    The newest ``keep`` files stay. With ``resume=True`` a run goes on from the newest whole one, bit for bit as if it
+    had never ended, or starts anew where there is none; with ``resume=False`` the folder must hold no checkpoints.
+    When a later save fails (disk full), a warning says so and the run goes on: the older checkpoint is still there.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], every: int = 10, keep: int = 2, resume: bool = False
+    ) -> None:
+        for name, value in (("every", every), ("keep", keep)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
+        self.folder, self.every, self.keep, self.resume_run = Path(folder), every, keep, resume
+        self.resumed_from: Path | None = None
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        self.resumed_from = None
+        if self.resume_run:
+            self.resumed_from = resume_latest(trainer, self.folder)
+        elif found := checkpoints(self.folder):
+            raise InputError(
+                f"{self.folder} already holds {found[0].name} of another run. Pass resume=True to go on from it, "
+                "or choose another folder."
+            )
+        self._run = trainer.state
+        if self.resumed_from is None:
+            save_in_folder(trainer, self.folder, self.keep)
+        self._saved = trainer.history.n_iter
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        if trainer.history.n_iter % self.every == 0:
+            self._save(trainer)
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        """Not where other parameters were put back: a run resumed from those would not be the same run."""
+        if trainer.state is self._run and trainer.history.n_iter > self._saved:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        try:
+            save_in_folder(trainer, self.folder, self.keep)
+        except DataError as error:
+            warnings.warn(
+                f"{error} The run goes on; its last checkpoint is that of iteration {self._saved}.",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+        else:
+            self._saved = trainer.history.n_iter

@@ -1,0 +1,136 @@
+"""Stopping when a score no longer improves."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from dladmm._spec import number
+from dladmm.callbacks.base import Callback
+from dladmm.errors import InputError
+from dladmm.status import Status
+
+if TYPE_CHECKING:
+    from dladmm.trainer import Result, Trainer
+
+HIGHER_IS_BETTER = ("train_accuracy", "val_accuracy")
+LOWER_IS_BETTER = (
+    "loss", "val_loss", "lagrangian", "objective", "primal_residual", "dual_optimality", "stationarity",
+)  # fmt: skip
+
+
+class EarlyStopping(Callback):
+    """Ends the run when ``monitor``, a column of the history, has not improved ``patience`` times running.
+
+    Whether higher or lower is better follows from the name. An improvement is one by more than ``min_delta``.
+    Iterations at which the column was not measured are passed over. ``restore_best`` puts the best parameters back,
+    however the run ended, and all variables to their forward pass.
+    """
+
+    best: float | None
+    best_iteration: int | None
+    _params: list[dict[str, Tensor]] | None
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 10,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        if monitor not in HIGHER_IS_BETTER + LOWER_IS_BETTER:
+            allowed = ", ".join(sorted(HIGHER_IS_BETTER + LOWER_IS_BETTER))
+            raise InputError(f"monitor must be one of {allowed}; got {monitor!r}.")
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise InputError(f"patience must be a whole number >= 1, got {patience!r}.")
+        self.monitor, self.patience, self.restore_best = monitor, patience, restore_best
+        self.min_delta = number("min_delta", min_delta, low=0.0)
+        self._taken_up = False
+        self._start_anew()
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if self.monitor.startswith("val_") and trainer.validation is None:
+            raise InputError(
+                f"EarlyStopping watches {self.monitor!r}, but there is no validation data. Pass validation=(X, y), or "
+                "watch another column such as 'loss'."
+            )
+        if self.monitor.endswith("accuracy") and trainer.engine.risk.loss.kind != "classification":
+            raise InputError(
+                f"EarlyStopping watches {self.monitor!r}, but a regression has no accuracy. Watch 'val_loss' or 'loss'."
+            )
+        if not self._taken_up:
+            self._start_anew()
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        self._look(trainer)
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        self._look(trainer)  # where another callback ended the iteration before this one was told
+        self._taken_up = False
+        if self.restore_best and self._params is not None and self.best_iteration != trainer.history.n_iter:
+            device = trainer.state.u.device
+            trainer.restore([{name: p.to(device) for name, p in block.items()} for block in self._params])
+
+    def on_train_end(self, trainer: Trainer, result: Result) -> None:
+        self._params = None
+
+    def _start_anew(self) -> None:
+        self.best = self.best_iteration = self._params = None
+        self._waited = self._seen = 0
+
+    def _look(self, trainer: Trainer) -> None:
+        """Read the rows not seen yet: one, or more in a run resumed from a file that did not know this callback."""
+        for k in range(self._seen + 1, trainer.history.n_iter + 1):
+            value = trainer.history[self.monitor][k - 1]
+            if value is None:
+                continue
+            if not self._improves(value):
+                self._waited += 1
+                continue
+            self.best, self.best_iteration, self._waited = float(value), k, 0
+            present = k == trainer.history.n_iter and self.restore_best
+            self._params = trainer.state.clone_parameters() if present else None
+        self._seen = trainer.history.n_iter
+        if self._waited >= self.patience:
+            trainer.request_stop(Status.EARLY_STOPPED)
+
+    def _improves(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        if self.best is None:
+            return True
+        gain = value - self.best if self.monitor in HIGHER_IS_BETTER else self.best - value
+        return gain > self.min_delta
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        params = self._params or []
+        tensors = {f"{l}.{name}": p for l, block in enumerate(params) for name, p in block.items()}
+        meta = {
+            "monitor": self.monitor,
+            "best": self.best,
+            "best_iteration": self.best_iteration,
+            "waited": self._waited,
+            "seen": self._seen,
+            "parameters": self._params is not None,
+        }
+        return tensors, meta
+
+    def resume(self, trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        self._start_anew()
+        self._taken_up = True
+        if meta["monitor"] == self.monitor:  # else the history tells the new score from the start
+            self.best, self.best_iteration = meta["best"], meta["best_iteration"]
+            self._waited, self._seen = int(meta["waited"]), int(meta["seen"])
+            if meta["parameters"]:
+                self._params = _blocks(tensors, len(trainer.state.params))
+        self._look(trainer)
+
+
+def _blocks(tensors: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:
+    blocks: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    for key, tensor in tensors.items():
+        l, name = key.split(".", 1)
+        blocks[int(l)][name] = tensor
+    return blocks

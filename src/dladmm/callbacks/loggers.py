@@ -1,0 +1,150 @@
+"""The history on disk while a run goes: CSV and JSON lines. And what every logger shares."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dladmm.atomic import replacing
+from dladmm.callbacks.base import Callback, CallbackWarning
+from dladmm.errors import DataError, DladmmError, InputError
+from dladmm.history import History, Value
+
+if TYPE_CHECKING:
+    from dladmm.trainer import Result, Trainer
+
+T = TypeVar("T")
+
+
+class Logger(Callback):
+    """Writes each iteration somewhere. Subclasses have ``_open`` (may raise), ``_first``, ``_log`` and ``_close``.
+
+    ``_first`` comes before the first row of a run, new or resumed: only then is it known where the run starts.
+    A logger that fails later warns and falls silent, so that hours of training are not lost to a full disk.
+    """
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        self._begun, self._broken = False, False
+        try:
+            self._open(trainer)
+        except DladmmError:
+            raise
+        except Exception as error:
+            raise InputError(f"{type(self).__name__} cannot start: {error}") from error
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        if not self._broken:
+            self._guarded(self._write, trainer.history)
+
+    def on_train_end(self, trainer: Trainer, result: Result) -> None:
+        self._guarded(self._close, result)
+
+    def _write(self, history: History) -> None:
+        if not self._begun:
+            self._first(history)
+            self._begun = True
+        self._log(history.row(-1))
+
+    def _guarded(self, action: Callable[[T], None], argument: T) -> None:
+        try:
+            action(argument)
+        except Exception as error:  # the libraries behind it have errors of their own
+            self._broken = True
+            message = f"{type(self).__name__} failed: {error}. The run goes on without it."
+            warnings.warn(message, CallbackWarning, stacklevel=3)
+
+    def _open(self, trainer: Trainer) -> None:
+        raise NotImplementedError
+
+    def _close(self, result: Result) -> None:
+        """Nothing to do, for files."""
+
+    def _first(self, history: History) -> None:
+        """Nothing to do, for most."""
+
+    def _log(self, row: dict[str, Value]) -> None:
+        raise NotImplementedError
+
+
+class _FileLogger(Logger):
+    """One line an iteration. The file always holds the run's own history, so a resumed run leaves no line twice."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def _open(self, trainer: Trainer) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab"):
+                pass
+        except OSError as error:
+            raise DataError(f"cannot write {self.path}: {error.strerror}.") from error
+
+    def _first(self, history: History) -> None:
+        earlier = History({name: column[:-1] for name, column in history.to_dict().items()})
+        lines = self._heading() + "".join(self._line(earlier.row(i)) for i in range(earlier.n_iter))
+        with replacing(self.path) as file:
+            file.write(lines.encode("utf-8"))
+
+    def _log(self, row: dict[str, Value]) -> None:
+        plain = History({name: [value] for name, value in row.items()}).to_dict()
+        with self.path.open(
+            "a", encoding="utf-8", newline=""
+        ) as file:  # closed each time: whole lines on disk
+            file.write(self._line({name: values[0] for name, values in plain.items()}))
+
+    def _heading(self) -> str:
+        return ""
+
+    def _line(self, row: dict[str, Value]) -> str:
+        raise NotImplementedError
+
+
+class CSVLogger(_FileLogger):
+    """The history as a CSV file, a line an iteration; empty where a column was not measured."""
+
+    def _heading(self) -> str:
+        return _csv(list(History()))
+
+    def _line(self, row: dict[str, Value]) -> str:
+        return _csv([row[name] for name in History()])
+
+
+class JSONLinesLogger(_FileLogger):
+    """The history as JSON lines, an object an iteration; null where a column was not measured."""
+
+    def _line(self, row: dict[str, Value]) -> str:
+        return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _csv(values: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
+
+
+def measured(row: dict[str, Value]) -> dict[str, float]:
+    """The numbers of a row, without the iteration, which is every library's step."""
+    return {name: float(value) for name, value in row.items() if value is not None and name != "iteration"}
+
+
+def settings(trainer: Trainer) -> dict[str, Any]:
+    """The run in words and numbers, for libraries that show settings."""
+    options = asdict(trainer.options)
+    options |= options.pop("subproblems")
+    about = {
+        "network": repr(trainer.engine.chain)[:500],
+        "loss": trainer.engine.risk.loss.name,
+        "regularizer": type(trainer.engine.penalty).__name__,
+        "samples": len(trainer.engine.x),
+        "dtype": str(trainer.state.u.dtype).removeprefix("torch."),
+        "device": str(trainer.state.u.device),
+    }
+    return about | options | {"rho": trainer.state.rho, "nu": trainer.state.nu}
