@@ -176,6 +176,8 @@ def graph_problem(
     if labels.ndim == 0 or len(labels) != n_nodes:
         raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
     seen = train if held_out is None else train | held_out
+    if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
+        raise InputError("y contains NaN or infinite values on labelled nodes.")
     n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
     risk = _risk(loss, labels, train, n_outputs, prox, dtype, device)
     check_several_classes(loss, risk.target[train.to(device)])
@@ -231,8 +233,6 @@ def _risk(
     device: torch.device,
 ) -> Risk:
     """The loss on the nodes of a mask. What y says of the others (-1, NaN) is not looked at."""
-    if labels.is_floating_point() and not bool(torch.isfinite(labels[mask]).all()):
-        raise InputError("y contains NaN or infinite values on labelled nodes.")
     known = labels.clone()
     known[~mask] = labels[mask][0]
     target = loss.encode(known, n_outputs, dtype).to(device)
