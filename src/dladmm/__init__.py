@@ -12,6 +12,8 @@ from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate
 from dladmm.chain import Chain, from_module, mlp
 from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
+from dladmm.estimators import MLPClassifier, MLPRegressor
+from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
 from dladmm.options import TrainOptions
 from dladmm.status import Status
@@ -25,9 +27,12 @@ __all__ = [
     "ConvergenceNotGuaranteed",
     "DataError",
     "DladmmError",
+    "GCNClassifier",
     "History",
     "InputError",
     "InputTypeError",
+    "MLPClassifier",
+    "MLPRegressor",
     "Result",
     "Status",
     "SubproblemOptions",

@@ -249,7 +249,7 @@ class Engine:
         probe = State(state.params, state.outputs, list(predictions), state.u, state.rho, state.nu)
         r = probe.residual
         last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
-        total = squared_norm(self._counted(last)) + squared_norm(self._counted(r))
+        total = squared_norm(last, self.rows) + squared_norm(r, self.rows)
         for l, block in enumerate(self.chain):
             term = self._term(probe, l)
             v = self._input(probe, l)

@@ -23,6 +23,7 @@ from dladmm.losses import Risk
 from dladmm.options import TrainOptions
 from dladmm.regularizers import Regularizer
 from dladmm.status import Status
+from dladmm.subproblems import squared_norm
 
 
 class ConvergenceNotGuaranteed(UserWarning):
@@ -204,13 +205,18 @@ class Trainer:
         """Boyd et al.'s test on the primal residual and on the stationarity, where that was measured."""
         if self.history["stationarity"][-1] is None:
             return False
-        state, options = self.state, self.options
-        entries = sum(t.numel() for t in [*state.outputs, *(p for b in state.params for p in b.values())])
-        scale = max(float(state.outputs[-1].norm()), float(state.predictions[-1].norm()))
-        primal = options.eps_abs * math.sqrt(state.u.numel()) + options.eps_rel * scale
-        dual = options.eps_abs * math.sqrt(entries) + options.eps_rel * float(state.u.norm())
+        state, options, rows = self.state, self.options, self.engine.rows
+        samples = len(state.u) if rows is None else float(rows.sum())
+        variables = samples * sum(v[0].numel() for v in state.outputs)
+        parameters = sum(p.numel() for block in state.params for p in block.values())
+        scales = [squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u)]
+        output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
+        primal = options.eps_abs * math.sqrt(samples * state.u[0].numel()) + options.eps_rel * max(
+            output, prediction
+        )
+        stationary = options.eps_abs * math.sqrt(variables + parameters) + options.eps_rel * dual
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
-        return r is not None and g is not None and r <= primal and g <= dual
+        return r is not None and g is not None and r <= primal and g <= stationary
 
     def _finite_parameters(self) -> bool:
         sums = [p.abs().max() for block in self.state.params for p in block.values()]

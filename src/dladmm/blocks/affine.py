@@ -243,7 +243,7 @@ class Affine(Block):
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         gradient = anchor.weight * (v - anchor.value)
         gradient.addmm_(term.residual(), params["W"], alpha=term.weight)
-        return squared_norm(term.counted(gradient))
+        return squared_norm(gradient, term.rows)
 
 
 def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:

@@ -52,4 +52,4 @@ class Elementwise(Block):
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
-        return anchor.weight**2 * squared_norm(term.counted(distance))
+        return anchor.weight**2 * squared_norm(distance, term.rows)

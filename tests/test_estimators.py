@@ -1,0 +1,198 @@
+"""MLPClassifier and MLPRegressor as scikit-learn users meet them."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
+
+quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+CHECKS = [
+    (name, check)
+    for estimator in (MLPClassifier(), MLPRegressor())
+    for name, check in ((f"{type(estimator).__name__}-{c.func.__name__}", (e, c))
+                        for e, c in estimator_checks_generator(estimator))
+]  # fmt: skip
+
+
+@quiet
+@pytest.mark.slow
+@pytest.mark.parametrize("check", [c for _, c in CHECKS], ids=[name for name, _ in CHECKS])
+def test_scikit_learns_own_checks(check):
+    """No expected failures; a check scikit-learn itself skips (array API off) is skipped."""
+    estimator, run = check
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run(estimator)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(iris):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return MLPClassifier((20,), max_iter=60, random_state=0).fit(*iris)
+
+
+def test_attributes(iris, fitted):
+    assert fitted.score(*iris) > 0.93
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    assert [c.shape for c in fitted.coefs_] == [(4, 20), (20, 3)]
+    assert [b.shape for b in fitted.intercepts_] == [(20,), (3,)]
+    assert fitted.n_features_in_ == 4
+    assert fitted.n_iter_ == 60
+    assert fitted.status_ is Status.MAX_ITER
+    assert fitted.history_["lagrangian"][-1] < fitted.history_["lagrangian"][0]
+    assert fitted.certificate_.monotone
+    hidden = np.maximum(iris[0] @ fitted.coefs_[0] + fitted.intercepts_[0], 0)
+    logits = hidden @ fitted.coefs_[1] + fitted.intercepts_[1]
+    assert (logits.argmax(1) == fitted.predict(iris[0])).all()
+    assert np.allclose(fitted.module_(torch.from_numpy(iris[0])).detach().numpy(), logits)
+    assert np.allclose(np.exp(fitted.predict_log_proba(iris[0])).sum(1), 1)
+
+
+@quiet
+def test_strings_pandas_and_sparse(iris):
+    import pandas as pd
+
+    X, y = iris
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    dense = MLPClassifier((8,), max_iter=20, random_state=0).fit(frame, names)
+    assert dense.feature_names_in_.tolist() == ["a", "b", "c", "d"]
+    assert set(dense.predict(frame)) <= set(names)
+    scattered = MLPClassifier((8,), max_iter=20, random_state=0).fit(sparse.csr_array(X), names)
+    assert (scattered.predict(sparse.csr_array(X)) == dense.predict(frame)).all()
+
+
+@quiet
+def test_pipeline_grid_search_cross_validation_and_clone(iris):
+    pipeline = make_pipeline(StandardScaler(), MLPClassifier(max_iter=20, random_state=0))
+    search = GridSearchCV(pipeline, {"mlpclassifier__hidden_layer_sizes": [(5,), (10,)]}, cv=2).fit(*iris)
+    assert search.best_score_ > 0.8
+    assert cross_val_score(clone(search.best_estimator_), *iris, cv=2).mean() > 0.8
+
+
+@quiet
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_logistic", "squared_hinge"])
+def test_binary(loss):
+    X, y = load_breast_cancer(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    clf = MLPClassifier((10,), loss=loss, max_iter=40, random_state=0).fit(X, y)
+    assert clf.score(X, y) > 0.95
+    assert clf.predict_proba(X).shape == (569, 2)
+
+
+@quiet
+@pytest.mark.parametrize("loss", [None, "huber"])
+def test_regression_one_and_several_outputs(loss):
+    X, y = load_diabetes(return_X_y=True)
+    X, y = StandardScaler().fit_transform(X), (y - y.mean()) / y.std()
+    one = MLPRegressor((20,), loss=loss, max_iter=50, random_state=0).fit(X, y)
+    assert one.predict(X).shape == y.shape
+    assert one.score(X, y) > 0.4
+    two = MLPRegressor((20,), loss=loss, max_iter=50, random_state=0).fit(X, np.c_[y, -y])
+    assert two.predict(X).shape == (len(y), 2)
+    assert two.score(X, np.c_[y, -y]) > 0.4
+
+
+def test_convergence_warning_names_the_knob(iris):
+    with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
+        MLPClassifier((5,), max_iter=2).fit(*iris)
+
+
+@quiet
+def test_warm_start_goes_on_from_the_weights(iris):
+    clf = MLPClassifier((10,), max_iter=15, warm_start=True, random_state=0)
+    first = clf.fit(*iris).history_["loss"][-1]
+    second = clf.fit(*iris).history_["loss"][-1]
+    assert second < first
+    cold = MLPClassifier((10,), max_iter=15, random_state=0).fit(*iris).fit(*iris)
+    assert cold.history_["loss"][-1] == first
+    with pytest.raises(InputError, match="same classes"):
+        clf.fit(iris[0][:100], iris[1][:100])
+
+
+@quiet
+def test_early_stopping_holds_rows_back(iris):
+    clf = MLPClassifier((10,), max_iter=200, early_stopping=True, n_iter_no_change=5, random_state=0)
+    clf.fit(*iris)
+    assert clf.status_ is Status.EARLY_STOPPED
+    assert clf.n_iter_ < 200
+    assert clf.score(*iris) > 0.7
+
+
+@quiet
+def test_sample_weight_moves_the_decision():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = (X[:, 0] + 0.8 * rng.normal(size=200) > 0).astype(int)
+    plain = MLPClassifier((5,), max_iter=40, random_state=0).fit(X, y)
+    heavy = MLPClassifier((5,), max_iter=40, random_state=0).fit(
+        X, y, sample_weight=np.where(y == 1, 20.0, 1.0)
+    )
+    assert heavy.predict(X).mean() > plain.predict(X).mean() + 0.1
+    with pytest.raises(ValueError, match="non-zero"):
+        MLPClassifier().fit(X, y, sample_weight=np.zeros(200))
+    with pytest.raises(InputError, match="negative entries"):
+        MLPClassifier().fit(X, y, sample_weight=-np.ones(200))
+
+
+class Interrupt(Callback):
+    def on_epoch_end(self, trainer):
+        if trainer.history.n_iter == 4:
+            raise KeyboardInterrupt
+
+
+def test_interruption_keeps_a_usable_model_and_says_so(iris):
+    clf = MLPClassifier((10,), max_iter=50, callbacks=[Interrupt()], random_state=0)
+    with pytest.warns(UserWarning, match="Interrupted by the user"):
+        clf.fit(*iris)
+    assert clf.status_ is Status.INTERRUPTED
+    assert clf.predict(iris[0]).shape == (150,)
+
+
+@quiet
+def test_float32_and_float64(iris):
+    X_train, X_test, y_train, y_test = train_test_split(*iris, random_state=0)
+    scores = [
+        MLPClassifier((20,), max_iter=60, dtype=dtype, random_state=0)
+        .fit(X_train, y_train)
+        .score(X_test, y_test)
+        for dtype in ("float32", "float64", "auto")
+    ]
+    assert np.ptp(scores) <= 0.06
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"mode": "accelerated-ish"}, "mode must be"),
+        ({"loss": "squared"}, "loss must be one of classification"),
+        ({"hidden_layer_sizes": (0,)}, "widths"),
+        ({"activation": "swish"}, "relu"),
+        ({"rho": -1}, "rho must be a positive"),
+        ({"dtype": "float16"}, "dtype must be"),
+        ({"max_iter": 0}, "max_iter"),
+    ],
+)
+def test_bad_parameters(iris, parameters, message):
+    with pytest.raises(InputError, match=message):
+        MLPClassifier(**parameters).fit(*iris)
