@@ -1,0 +1,145 @@
+"""Model files: the module that comes back computes the same, and nothing else is ever built."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dladmm import DataError, InputError, Status, mlp, train
+from dladmm.activations import ACTIVATIONS, get_activation
+from dladmm.checkpoint import load, load_model, save, save_model
+from dladmm.graph_module import GraphLayer, GraphNetwork
+from dladmm.losses import CallableLoss, get_loss
+
+SPECS = [*ACTIVATIONS, {"name": "leaky_relu", "slope": 0.3}, {"name": "quantised", "levels": 5}]
+
+
+@pytest.fixture(scope="module")
+def result():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 5)), rng.integers(0, 3, 40)
+    return train(mlp([5, 8, 3]), X, y, max_iter=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_every_activation_comes_back(tmp_path, spec, dtype):
+    middle = get_activation(spec).module()
+    module = nn.Sequential(nn.Linear(4, 6), middle, nn.Linear(6, 2, bias=False)).to(dtype)
+    save_model(module, tmp_path / "m", loss={"name": "huber", "delta": 0.5})
+    before = torch.get_rng_state()
+    loaded = load_model(tmp_path / "m")
+    assert torch.equal(torch.get_rng_state(), before)
+    x = torch.randn(30, 4, dtype=dtype)
+    assert torch.equal(loaded.module(x), module(x))
+    assert loaded.loss == get_loss({"name": "huber", "delta": 0.5})
+    assert list(loaded.module.state_dict()) == list(module.state_dict())
+    assert all(p.requires_grad for p in loaded.module.parameters())
+
+
+def test_a_result_comes_back_with_all_it_had(tmp_path, result):
+    extra = {"classes": ["<b>", "ü", "c"], "mean": [0.5, None]}
+    save_model(result, tmp_path / "m", loss="cross_entropy", extra=extra, state=True)
+    loaded = load_model(tmp_path / "m")
+    x = torch.randn(7, 5)
+    assert torch.equal(loaded.module(x), result.module(x))
+    assert loaded.extra == extra
+    assert loaded.status is Status.MAX_ITER
+    assert loaded.history.to_dict() == result.history.to_dict()
+    assert loaded.certificate == result.certificate.to_dict()
+    assert (loaded.state.rho, loaded.state.nu) == (result.state.rho, result.state.nu)
+    for name in ("W", "b", "z", "a", "predictions"):
+        for first, second in zip(getattr(loaded.state, name), getattr(result.state, name), strict=True):
+            assert torch.equal(first, second)
+    assert torch.equal(loaded.state.u, result.state.u)
+
+
+def test_without_the_state_the_file_is_small_and_a_module_is_enough(tmp_path, result):
+    save_model(result, tmp_path / "small")
+    save_model(result, tmp_path / "large", state=True)
+    assert (tmp_path / "small").stat().st_size < (tmp_path / "large").stat().st_size
+    assert load_model(tmp_path / "small").state is None
+    save_model(nn.Linear(3, 2), tmp_path / "linear")
+    loaded = load_model(tmp_path / "linear")
+    assert (loaded.loss, loaded.status, loaded.extra) == (None, None, {})
+    with pytest.raises(InputError, match="state=True needs a Result"):
+        save_model(result.module, tmp_path / "m", state=True)
+
+
+def test_a_graph_network_comes_back(tmp_path):
+    module = GraphNetwork(
+        [GraphLayer(torch.randn(4, 6), nn.ReLU()), GraphLayer(torch.randn(2, 4), nn.Identity())]
+    )
+    save_model(module, tmp_path / "g")
+    x, edges = torch.randn(5, 6), torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]])
+    assert torch.equal(load_model(tmp_path / "g").module(x, edges), module(x, edges))
+
+
+def test_it_can_be_trained_on(tmp_path, result):
+    save_model(result, tmp_path / "m")
+    module = load_model(tmp_path / "m").module
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    module(torch.randn(3, 5)).square().sum().backward()
+    optimiser.step()
+    assert not torch.equal(module[0].weight, result.module[0].weight)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(), nn.GELU(), nn.Conv1d(1, 1, 1), nn.Sequential(nn.Linear(2, 2))]
+)
+def test_layers_that_would_need_code_are_refused(tmp_path, layer):
+    with pytest.raises(InputError, match=f"cannot describe {type(layer).__name__}.*state_dict"):
+        save_model(nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 2)), tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_modules_and_losses_that_are_code_are_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot describe ModuleList"):
+        save_model(nn.ModuleList([nn.Linear(2, 2)]), tmp_path / "m")
+    with pytest.raises(InputError, match="loss 'callable' is code"):
+        save_model(
+            nn.Linear(2, 2), tmp_path / "m", loss=CallableLoss(lambda z, t: (z - t).square().sum(1), H=2.0)
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["layers"][0].update(n_out=9), "layer 0 of 5 -> 9 has a weight of shape"),
+        (lambda m: m["layers"][0].update(n_out=2**60), "has a weight of shape"),
+        (lambda m: m["layers"][0].update(type="eval"), "unknown type 'eval'"),
+        (lambda m: m["layers"][1].update(f={"name": "os.system"}), "unknown activation"),
+        (lambda m: m["layers"][1].update(f={"name": "relu", "x": 1}), "no parameter 'x'"),
+        (lambda m: m["layers"].append({"type": "linear"}), "describes no network"),
+        (lambda m: m.update(layers=5), "describes no network"),
+        (lambda m: m.update(network="x"), "describes no network"),
+        (lambda m: m.update(loss={"name": "callable"}), "unknown loss"),
+        (lambda m: m.update(result={"status": "NICE"}), "describes no network"),
+        (lambda m: m.update(state={"rho": 1, "nu": 1, "blocks": 10**9}), "describes no network"),
+    ],
+)
+def test_made_up_documents_are_refused(tmp_path, result, change, message):
+    save_model(result, tmp_path / "m")
+    tensors, meta = load(tmp_path / "m", "model")
+    change(meta)
+    save(tmp_path / "m", "model", tensors, meta)
+    with pytest.raises(DataError, match=message):
+        load_model(tmp_path / "m")
+
+
+def test_no_pickle(tmp_path, result, monkeypatch):
+    def forbidden(*args, **kwargs):
+        raise AssertionError("pickle was used")
+
+    for module, names in (
+        (pickle, ("dump", "dumps", "load", "loads", "Unpickler")),
+        (torch, ("save", "load")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, forbidden)
+    save_model(result, tmp_path / "m", loss="cross_entropy", state=True)
+    load_model(tmp_path / "m")
