@@ -245,7 +245,8 @@ def _limit_points(c: Certificate) -> str:
     if c.follows_forward:
         return "  Nothing is claimed of limit points: some rows are no variables of the problem."
     if c.continuous:
-        return "  Limit points are critical points (Theorem 2)."
+        where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
+        return f"  Limit points {where} critical points (Theorem 2)."
     return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dladmm import datasets_cli
+from dladmm import datasets_cli, train_cli
 from dladmm._version import __version__
 from dladmm.errors import DladmmError
 
@@ -18,6 +19,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(train_cli.app, name="train")
+app.command("predict")(train_cli.predict)
 app.add_typer(datasets_cli.app, name="datasets")
 
 
@@ -33,6 +36,7 @@ def root(
         bool,
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train neural networks with ADMM instead of back-propagation."""
 
@@ -52,10 +56,14 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: turns the library's own errors into two lines and exit code 2."""
+    """Entry point: turns the library's own errors into a line or two and exit code 2."""
     try:
         app()
     except DladmmError as error:
+        if "--debug" in sys.argv:
+            raise
+        if "--json" in sys.argv:
+            typer.echo(json.dumps({"error": str(error)}))
         typer.echo(f"dladmm: {error}", err=True)
         sys.exit(2)
 

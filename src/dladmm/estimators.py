@@ -137,7 +137,9 @@ class _MLP(BaseEstimator):  # type: ignore[misc]
             return X, y, None
         weight = _check_sample_weight(sample_weight, X)
         if (weight < 0).any():
-            raise InputError("sample_weight has negative entries; each says how often a row counts, 0 or more.")
+            raise InputError(
+                "sample_weight has negative entries; each says how often a row counts, 0 or more."
+            )
         counts = weight > 0
         X, y, weight = X[counts], y[counts], weight[counts]
         return X, y, None if bool((weight == 1).all()) else weight

@@ -7,6 +7,7 @@ from dladmm.callbacks.checkpoint import Checkpoint
 from dladmm.callbacks.early_stopping import EarlyStopping
 from dladmm.callbacks.loggers import CSVLogger, JSONLinesLogger
 from dladmm.callbacks.progress import ProgressBar
+from dladmm.callbacks.signals import StopOnSignal
 from dladmm.callbacks.trackers import MLflow, TensorBoard, WandB
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "JSONLinesLogger",
     "MLflow",
     "ProgressBar",
+    "StopOnSignal",
     "TensorBoard",
     "WandB",
 ]

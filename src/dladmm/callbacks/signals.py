@@ -1,0 +1,45 @@
+"""Ending a run from outside: SIGINT and SIGTERM let the iteration finish."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from dladmm.callbacks.base import Callback
+from dladmm.status import Status
+
+if TYPE_CHECKING:
+    from dladmm.trainer import Trainer
+
+
+class StopOnSignal(Callback):
+    """Ends the run after the present iteration when SIGINT or SIGTERM arrives; a second one interrupts at once.
+
+    ``received`` is the number of the signal, or None. Outside the main thread, where Python takes no signals, it does
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        if self.received is not None:
+            trainer.request_stop(Status.INTERRUPTED)
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()

@@ -1,0 +1,184 @@
+"""``dladmm train`` and ``dladmm predict``: what happens between the flags and the run folder."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+import warnings
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dladmm.api import train
+from dladmm.atomic import replacing
+from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
+from dladmm.certificate import guarantee
+from dladmm.chain import mlp
+from dladmm.checkpoint import checkpoints, load_model, save_model
+from dladmm.errors import DataError, InputError
+from dladmm.graph_api import train_graph
+from dladmm.losses import get_loss
+from dladmm.options import make_options
+from dladmm.run_config import RunConfig
+from dladmm.run_data import load_graph, load_rows
+from dladmm.runs import write_run
+from dladmm.status import Status
+from dladmm.tables import read_csv
+from dladmm.trainer import ConvergenceNotGuaranteed, Result
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of the command line."""
+
+    result: Result
+    folder: Path
+    signal: int | None
+
+    @property
+    def exit_code(self) -> int:
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.result.status is Status.INTERRUPTED:
+            return 130
+        return 0 if self.result.status.ok else 1
+
+
+def run_training(config: RunConfig, resume: bool) -> Run:
+    """Load, say what will happen, train, write the run folder."""
+    folder = Path(
+        config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    stop = StopOnSignal()
+    checkpoint = Checkpoint(folder / "checkpoints", every=10, resume=resume)
+    callbacks = [checkpoint, ProgressBar(config.network), stop]
+    fit = _train_gcn if config.network == "gcn" else _train_mlp
+    if not resume and checkpoints(folder / "checkpoints"):
+        raise InputError(
+            f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
+        )
+    _write_config(config, folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # said in words before training
+        result, extra = fit(config, callbacks, folder)
+    write_run(result, folder, asdict(config))
+    save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
+    return Run(result, folder, stop.received)
+
+
+def _write_config(config: RunConfig, folder: Path) -> None:
+    """Before training, so that a run that is killed can be taken up again."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "config.toml") as file:
+            file.write(config.to_toml().encode())
+    except OSError as error:
+        raise DataError(f"{folder} cannot hold the run: {error}") from error
+
+
+def _train_mlp(config: RunConfig, callbacks: list[Callback], folder: Path) -> tuple[Result, dict[str, Any]]:
+    rows = load_rows(config)
+    widths = [rows.x_train.shape[1], *config.widths, rows.n_outputs]
+    chain = mlp(widths, config.activation)
+    _announce(config, rows.describe(), widths, len(rows.x_train), folder)
+    result = train(
+        chain,
+        rows.x_train,
+        rows.y_train,
+        loss=config.loss,
+        regularizer=config.penalty(),
+        validation=(rows.x_test, rows.y_test),
+        random_state=config.seed,
+        device=config.device,
+        dtype=config.dtype,
+        callbacks=callbacks,
+        **config.options(),
+    )
+    return result, {"classes": rows.classes, "features": rows.features, "target": config.target}
+
+
+def _train_gcn(config: RunConfig, callbacks: list[Callback], folder: Path) -> tuple[Result, dict[str, Any]]:
+    data = load_graph(config)
+    widths = [data.n_features, *config.widths, data.n_classes]
+    _announce(config, repr(data), widths, data.n_nodes, folder)
+    result = train_graph(
+        data,
+        hidden=config.widths,
+        activation=config.activation,
+        rows=config.rows,  # type: ignore[arg-type]  # checked there
+        loss=config.loss,
+        regularizer=config.penalty(),
+        validation="test" if bool(data.test_mask.any()) else None,
+        random_state=config.seed,
+        device=config.device,
+        dtype=config.dtype,
+        callbacks=callbacks,
+        **config.options(),
+    )
+    return result, {"classes": list(range(data.n_classes))}
+
+
+def _announce(config: RunConfig, data: str, widths: list[int], n_rows: int, folder: Path) -> None:
+    """What the run is about to do, on standard error."""
+    bias = 0 if config.network == "gcn" else 1
+    parameters = sum((a + bias) * b for a, b in pairwise(widths))
+    options = make_options(**config.options())
+    loss = get_loss(config.loss)
+    rho = 3 * loss.H if options.rho is None else options.rho
+    lines = [
+        f"data       {data}",
+        f"network    {config.network} {'-'.join(map(str, widths))} ({config.activation}), {parameters:,} parameters",
+        f"memory     about {_megabytes(widths, n_rows, config.dtype):,.0f} MB",
+        f"theory     {guarantee(rho, loss.H, config.network == 'gcn' and config.rows == 'train')}",
+        f"run        {folder}",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _megabytes(widths: list[int], n_rows: int, dtype: str) -> float:
+    """Input, z, a and the cached predictions of every layer, temporaries of the widest, Gram matrices in float64."""
+    size = 8 if dtype == "float64" else 4
+    rows = widths[0] + 4 * sum(widths[1:-1]) + 4 * widths[-1] + 3 * max(widths)
+    grams = 3 * max(widths) ** 2 * 8 + sum(w**2 for w in widths[:-1]) * 8
+    return (n_rows * rows * size + grams) / 1e6
+
+
+def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
+    """Predictions of a run's network for the rows of a CSV file, written beside it or to ``out``."""
+    model = load_model(run / "model.safetensors")
+    if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
+        raise InputError(
+            f"{run} holds a graph network; predict its nodes with GCNClassifier or module(x, edge_index)."
+        )
+    features = model.extra.get("features") or None
+    table = read_csv(file, None, features)
+    first = next(model.module.parameters())
+    if table.x.shape[1] != first.shape[1]:
+        raise DataError(
+            f"{file} has {table.x.shape[1]} columns, but the network takes {first.shape[1]} features."
+        )
+    with torch.no_grad():
+        output = model.module(torch.from_numpy(table.x).to(first.dtype))
+    classes = model.extra.get("classes")
+    if classes is None:
+        header = [f"prediction{j or ''}" for j in range(output.shape[1])]
+        rows: Any = output.tolist()
+    else:
+        probabilities = model.loss.probabilities(output.double()).numpy()
+        chosen = [classes[i] for i in model.loss.decision(output).tolist()]
+        header = ["prediction", *(f"p({c})" for c in classes)]
+        rows = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
+    target = file.with_suffix(".predictions.csv") if out is None else out
+    try:
+        with target.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(header)
+            writer.writerows(rows)
+    except OSError as error:
+        raise DataError(f"{target} could not be written: {error}") from error
+    return {"rows": len(rows), "file": str(target), "columns": header}

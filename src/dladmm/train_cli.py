@@ -1,0 +1,179 @@
+"""``dladmm train mlp``, ``dladmm train gcn`` and ``dladmm predict``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Train a network on a data set or on your own files.", no_args_is_help=True)
+
+Dataset = Annotated[str | None, typer.Option(help="A data set by name (see: dladmm datasets list).")]
+Npz = Annotated[
+    Path | None,
+    typer.Option(help="An npz file with the arrays x and y (graphs: also edge_index, train_mask)."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets' files; else $DLADMM_DATA, else the cache.")
+]
+Hidden = Annotated[str | None, typer.Option(help="Widths of the hidden layers, as 100,100.")]
+Activation = Annotated[
+    str | None, typer.Option(help="relu, leaky_relu, tanh, sigmoid, sign, step, quantised, ...")
+]
+LossOption = Annotated[
+    str | None, typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge.")
+]
+Penalty = Annotated[
+    str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, non_negative, ...")
+]
+Mode = Annotated[str | None, typer.Option(help="convergent: the paper's algorithm.")]
+Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
+Rho = Annotated[
+    float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")
+]
+MaxIter = Annotated[int | None, typer.Option(help="Iterations at most (200).")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the initial weights (0).")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
+Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+
+@app.command("mlp")
+def train_mlp(
+    dataset: Dataset = None,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file with a header line.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column of --csv to predict.")] = None,
+    npz: Npz = None,
+    data_dir: DataDir = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of --csv or --npz rows kept for testing (0.2).")
+    ] = None,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    loss: LossOption = None,
+    regularizer: Penalty = None,
+    mode: Mode = None,
+    preset: Preset = None,
+    rho: Rho = None,
+    nu: Annotated[float | None, typer.Option(help="Weight of the relaxed constraints (1).")] = None,
+    max_iter: MaxIter = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = None,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Train a multi-layer perceptron.
+
+    Example: dladmm train mlp --dataset digits --hidden 100,100 --max-iter 100 --out runs/digits
+    """
+    flags = {
+        "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "npz": npz, "data_dir": data_dir,
+        "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
+        "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "max_iter": max_iter,
+        "seed": seed, "device": device, "dtype": dtype, "out": out,
+    }  # fmt: skip
+    _run(flags, resume, config, json_)
+
+
+@app.command("gcn")
+def train_gcn(
+    dataset: Dataset = None,
+    npz: Npz = None,
+    data_dir: DataDir = None,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    loss: LossOption = None,
+    regularizer: Penalty = None,
+    rows: Annotated[
+        str | None, typer.Option(help="all: the paper's problem; train: only labelled rows are variables.")
+    ] = None,
+    mode: Mode = None,
+    preset: Preset = None,
+    rho: Rho = None,
+    mu: Annotated[float | None, typer.Option(help="Weight of the relaxed constraints (1).")] = None,
+    max_iter: MaxIter = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = None,
+    config: Config = None,
+    json_: Json = False,
+) -> None:
+    """Train a graph convolutional network on the labelled nodes of a graph.
+
+    Example: dladmm train gcn --dataset karate --hidden 16 --max-iter 50
+    """
+    flags = {
+        "network": "gcn", "dataset": dataset, "npz": npz, "data_dir": data_dir, "hidden": hidden,
+        "activation": activation, "loss": loss, "regularizer": regularizer, "rows": rows, "mode": mode,
+        "preset": preset, "rho": rho, "nu": mu, "max_iter": max_iter, "seed": seed, "device": device,
+        "dtype": dtype, "out": out,
+    }  # fmt: skip
+    _run(flags, resume, config, json_)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished MLP run.")],
+    csv: Annotated[Path, typer.Option(help="A CSV file with the columns the network was trained with.")],
+    out: Annotated[Path | None, typer.Option(help="Where the predictions go (FILE.predictions.csv).")] = None,
+    json_: Json = False,
+) -> None:
+    """Predict the rows of a CSV file with the network of a run.
+
+    Example: dladmm predict runs/own --csv new.csv
+    """
+    from dladmm.run_train import predict_csv
+
+    report = predict_csv(run, csv, out)
+    if json_:
+        typer.echo(json.dumps(report))
+    else:
+        typer.echo(f"Wrote {report['rows']} predictions to {report['file']}.")
+
+
+def _run(flags: dict[str, Any], resume: Path | None, config: Path | None, as_json: bool) -> None:
+    from dladmm.demo import show
+    from dladmm.errors import InputError
+    from dladmm.run_config import merged, resumed
+    from dladmm.run_train import run_training
+
+    flags = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    if isinstance(flags["hidden"], str):
+        flags["hidden"] = _widths(flags["hidden"])
+    if resume is not None and config is not None:
+        raise InputError("--resume takes its settings from the run's folder; leave --config out.")
+    settings = merged(config, flags) if resume is None else resumed(resume, flags)
+    run = run_training(settings, resume is not None)
+    if as_json:
+        metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+        typer.echo(json.dumps({"run": str(run.folder)} | metrics))
+    else:
+        show(run.result, f"dlADMM, {settings.network} on {settings.dataset or settings.csv or settings.npz}")
+        typer.echo(
+            f"Wrote the run to {run.folder} (config.toml, history.csv, metrics.json, model.safetensors)."
+        )
+    if run.exit_code > 128:
+        typer.echo(
+            f"Interrupted. Go on with: dladmm train {settings.network} --resume {run.folder}", err=True
+        )
+    raise typer.Exit(run.exit_code)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    from dladmm.errors import InputError
+
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(f"--hidden must be whole numbers separated by commas, got {text!r}.") from error
