@@ -1,0 +1,42 @@
+"""The examples run as they stand, on small data."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+ARGUMENTS = {"cora_pyg.py": ["--dataset", "karate", "--max-iter", "60"]}
+LOWEST = {"digits.py": 0.9, "own_sequential.py": 0.9, "pipeline_grid_search.py": 0.9, "sign_network.py": 0.9}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_example_runs(name, tmp_path):
+    if name == "cora_pyg.py" and importlib.util.find_spec("torch_geometric") is None:
+        pytest.skip("torch_geometric is not installed")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *ARGUMENTS.get(name, [])], cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=180, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    accuracies = [float(found) for found in re.findall(r"accuracy (\d\.\d+)", done.stdout)]
+    assert accuracies, done.stdout
+    assert max(accuracies) >= LOWEST.get(name, 0.5)
+
+
+def test_readme_shows_code_that_runs(tmp_path):
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    quick = code.replace("validation=", "max_iter=5, validation=")
+    done = subprocess.run(
+        [sys.executable, "-c", quick], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Property 2" in done.stdout
