@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -289,6 +290,17 @@ def records(content):
         place += 7 + length
 
 
+def finished(path, kind):
+    """The parsed records, once the last is there: W&B's own process writes the file shortly after ``finish``."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = [kind.FromString(data) for data in records(path.read_bytes())]
+        if any(record.HasField("exit") for record in found):
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"no exit record in {path}")
+
+
 def test_wandb_offline(blobs, tmp_path):
     wandb = pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2
@@ -303,9 +315,7 @@ def test_wandb_offline(blobs, tmp_path):
     assert wandb.run is None
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     rows, config, summary = [], {}, {}
-    for data in records(path.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
+    for record in finished(path, wandb_internal_pb2.Record):
         for kind, found in ((record.run.config, config), (record.config, config), (record.summary, summary)):
             found |= {item.key or item.nested_key[0]: json.loads(item.value_json) for item in kind.update}
         items = record.history.item
