@@ -45,12 +45,12 @@ $(VENV)/.ready-base: $(VENV)/.ready-venv $(INPUTS)
 
 $(VENV)/.ready-test: $(VENV)/.ready-base
 	@echo "Installing the test tools (once) ..."
-	@$(PIP) --editable '.[plot,test]'
+	@$(PIP) --editable '.[test]'
 	@touch $@
 
 $(VENV)/.ready-lint: $(VENV)/.ready-test
 	@echo "Installing the linters (once) ..."
-	@$(PIP) --editable '.[plot,test,lint]'
+	@$(PIP) --editable '.[test,lint]'
 	@touch $@
 
 clean:

@@ -8,9 +8,10 @@ from scipy import sparse
 
 from dladmm.chain import gcn
 from dladmm.engine import Engine
-from dladmm.graph import SparseMatrix, csr_tensor, normalised_adjacency
+from dladmm.graph import normalised_adjacency
 from dladmm.losses import Risk, get_loss
 from dladmm.regularizers import get_regularizer
+from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.subproblems import SubproblemOptions
 
 CPU = torch.device("cpu")

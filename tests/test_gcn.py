@@ -13,7 +13,8 @@ from torch import nn
 from dladmm.blocks import Elementwise, GraphConv
 from dladmm.chain import Chain, gcn
 from dladmm.engine import Engine
-from dladmm.graph import SparseMatrix, normalised_adjacency
+from dladmm.graph import normalised_adjacency
+from dladmm.sparse import SparseMatrix
 from dladmm.subproblems import SubproblemOptions
 from graph_problems import CPU, graph_engine, random_graph
 from reference_gcn import dense_adjacency

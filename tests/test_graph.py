@@ -9,16 +9,14 @@ from scipy import sparse
 
 from dladmm.errors import InputError, InputTypeError
 from dladmm.graph import (
-    SparseMatrix,
     check_edge_index,
     check_mask,
     check_node_features,
     check_unweighted,
-    csr_tensor,
     normalised_adjacency,
     propagated_features,
-    scipy_matrix,
 )
+from dladmm.sparse import RowSums, SparseMatrix, csr_tensor, scipy_matrix
 from graph_problems import CPU, random_graph
 from reference_gcn import dense_adjacency
 
@@ -125,3 +123,35 @@ def test_bad_graphs_are_refused_with_a_clear_message(call, exception, message):
 def test_weights_of_one_are_no_weights():
     check_unweighted(torch.ones(4))
     check_unweighted(None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_row_sums_are_the_product(dtype):
+    """What a GPU does, here on the CPU: also for rows that are summed in pieces, and for empty ones."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(6, 2000)) * (
+        rng.random((6, 2000)) < np.array([0.9, 0, 0.01, 0.6, 1, 0])[:, None]
+    )
+    csr = csr_tensor(sparse.csr_array(dense), dtype, CPU)
+    sums = RowSums(csr)
+    right = torch.from_numpy(rng.normal(size=(2000, 5))).to(dtype)
+    assert sums.piece_starts is not None
+    assert torch.allclose(sums @ right, torch.from_numpy(dense).to(dtype) @ right, atol=1e-3, rtol=1e-4)
+    assert torch.equal(sums @ right, sums @ right)
+    short = RowSums(csr_tensor(sparse.csr_array(dense[:, :100]), dtype, CPU))
+    assert short.piece_starts is None
+    assert torch.allclose(
+        short @ right[:100], torch.from_numpy(dense[:, :100]).to(dtype) @ right[:100], atol=1e-4
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_products_on_a_gpu_repeat_bit_by_bit():
+    rng = np.random.default_rng(0)
+    matrix = sparse.random_array((3000, 2000), density=0.05, rng=rng, format="csr", dtype=np.float32)
+    M = SparseMatrix.of(matrix, torch.float32, torch.device("cuda"))
+    right = torch.randn(2000, 64, device="cuda")
+    first = M @ right
+    assert all(torch.equal(first, M @ right) for _ in range(10))
+    assert torch.allclose(first.cpu(), torch.from_numpy(matrix @ right.cpu().numpy()), atol=1e-4)

@@ -14,8 +14,8 @@ from scipy import sparse
 from dladmm import datasets
 from dladmm.errors import InputError, InputTypeError
 from dladmm.experiments.gcn_convergent import PAPER, run, train_karate
-from dladmm.graph import csr_tensor
 from dladmm.graph_api import train_graph
+from dladmm.sparse import csr_tensor
 from dladmm.trainer import ConvergenceNotGuaranteed
 from graph_problems import CPU, random_graph
 

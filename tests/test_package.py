@@ -42,7 +42,19 @@ def test_version_is_written_once_and_cited():
     assert result.output.strip() == dladmm.__version__
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["datasets"], ["datasets", "list"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["demo"],
+        ["train"],
+        ["train", "mlp"],
+        ["train", "gcn"],
+        ["predict"],
+        ["datasets"],
+        ["datasets", "list"],
+    ],
+)
 def test_every_command_has_help(command):
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
@@ -57,8 +69,9 @@ def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, m
     monkeypatch.setitem(__import__("dladmm.demo").demo.DIGITS, "max_iter", 6)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
-    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote the run"):
+    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote the runs", "karate"):
         assert words in result.output
     for name in ("history.csv", "metrics.json", "certificate.txt", "curves.png"):
-        assert (tmp_path / "run" / name).stat().st_size > 0
-    assert len((tmp_path / "run" / "history.csv").read_text(encoding="utf-8").splitlines()) == 7
+        for data in ("digits", "karate"):
+            assert (tmp_path / "run" / data / name).stat().st_size > 0
+    assert len((tmp_path / "run" / "digits" / "history.csv").read_text(encoding="utf-8").splitlines()) == 7

@@ -13,8 +13,8 @@ from dladmm.activations import Activation
 from dladmm.activations import from_module as activation_of
 from dladmm.blocks import Affine, Block, Elementwise, Generic, GraphConv, Params
 from dladmm.errors import InputError, InputTypeError
-from dladmm.graph import SparseMatrix
 from dladmm.graph_module import GraphLayer, GraphNetwork
+from dladmm.sparse import SparseMatrix
 
 
 class Chain:

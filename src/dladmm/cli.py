@@ -51,8 +51,8 @@ def demo(
     """
     from dladmm.demo import run
 
-    result = run(out)
-    raise typer.Exit(0 if result.status.ok else 1)
+    results = run(out)
+    raise typer.Exit(0 if all(result.status.ok for result in results) else 1)
 
 
 def main() -> None:

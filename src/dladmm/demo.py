@@ -69,10 +69,18 @@ def show(result: Result, title: str) -> None:
     console.print(str(result.certificate), highlight=False, soft_wrap=True)
 
 
-def run(folder: Path) -> Result:
-    """Train on digits, show what happened, write it down."""
-    result = train_digits()
-    show(result, "dlADMM on scikit-learn's digits: MLP 64-100-100-10, no back-propagation")
-    write_run(result, folder, DIGITS)
-    print(f"Wrote the run to {folder} (history.csv, metrics.json, certificate.txt, curves.png).")
-    return result
+def run(folder: Path) -> list[Result]:
+    """Train on digits and on the karate club, show what happened, write it down."""
+    from dladmm.experiments.gcn_convergent import KARATE, train_karate
+
+    digits = train_digits()
+    show(digits, "dlADMM on scikit-learn's digits: MLP 64-100-100-10, no back-propagation")
+    print()
+    karate = train_karate(diagnostics_every=1)
+    show(karate, "dlADMM on Zachary's karate club: GCN, one labelled member in each of four communities")
+    for name, result, settings in (("digits", digits, DIGITS), ("karate", karate, KARATE)):
+        write_run(result, folder / name, settings)
+    print(
+        f"Wrote the runs to {folder}/digits and {folder}/karate (history.csv, metrics.json, curves.png, ...)."
+    )
+    return [digits, karate]

@@ -1,14 +1,10 @@
-"""Graphs: the normalised adjacency A~, sparse matrices in torch, and checks of what a user hands in.
+"""Graphs: the normalised adjacency A~, the form of the features, and checks of what a user hands in.
 
-``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected, unweighted graph. Everything
-sparse is CSR with the transpose stored beside it, because a product with a CSR matrix is deterministic, on the CPU and
-on a GPU, where one with its transpose (a scatter) is not.
+``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected, unweighted graph.
 """
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,77 +13,10 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.errors import InputError, InputTypeError
+from dladmm.sparse import scipy_matrix
 
 DENSE_ENTRY_COST = 0.25
 """Time of one entry of a dense matrix in a product, against one stored entry of a CSR matrix (2-core CPU, MKL)."""
-
-
-@dataclass(frozen=True, eq=False)
-class SparseMatrix:
-    """A fixed sparse matrix and its transpose: ``M @ dense`` and ``M.T @ dense``, as with a dense tensor."""
-
-    csr: Tensor
-    transposed: Tensor
-
-    @classmethod
-    def of(
-        cls, matrix: sparse.csr_array, dtype: torch.dtype, device: torch.device, *, symmetric: bool = False
-    ) -> SparseMatrix:
-        csr = csr_tensor(matrix, dtype, device)
-        return cls(csr, csr if symmetric else csr_tensor(matrix.T, dtype, device))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        rows, columns = self.csr.shape
-        return rows, columns
-
-    @property
-    def T(self) -> SparseMatrix:
-        return SparseMatrix(self.transposed, self.csr)
-
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        return self.multiply(dense, dense.new_empty(self.csr.shape[0], dense.shape[1]))
-
-    def multiply(self, dense: Tensor, out: Tensor) -> Tensor:
-        """``M @ dense`` written into ``out``; torch.mm would clear and copy a buffer of its own first."""
-        return torch.addmm(out, self.csr, dense, beta=0, out=out)
-
-    def to_scipy(self) -> sparse.csr_array:
-        return scipy_matrix(self.csr)
-
-    def select(self, rows: Tensor, columns: Tensor | None = None) -> SparseMatrix:
-        """The sub-matrix of these rows (and columns)."""
-        part = self.to_scipy()[rows.cpu().numpy()]
-        part = part if columns is None else part[:, columns.cpu().numpy()]
-        return SparseMatrix.of(sparse.csr_array(part), self.csr.dtype, self.csr.device)
-
-
-def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A scipy matrix as a torch CSR tensor with 32-bit indices."""
-    ordered = sparse.csr_array(matrix)
-    ordered.sort_indices()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(ordered.indptr.astype(np.int32)),
-            torch.from_numpy(ordered.indices.astype(np.int32)),
-            torch.from_numpy(np.array(ordered.data)).to(dtype),
-            size=ordered.shape,
-            check_invariants=True,
-            device=device,
-        )
-
-
-def scipy_matrix(x: Tensor) -> sparse.csr_array:
-    """A torch sparse tensor (COO or CSR) as a scipy CSR matrix."""
-    x = x.detach().cpu()
-    rows, columns = x.shape
-    if x.layout == torch.sparse_csr:
-        parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-        return sparse.csr_array(parts, shape=(rows, columns))
-    coo = x.to_sparse(layout=torch.sparse_coo).coalesce()
-    row, column = coo.indices().numpy()
-    return sparse.csr_array((coo.values().numpy(), (row, column)), shape=(rows, columns))
 
 
 def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:

@@ -16,17 +16,16 @@ from dladmm.chain import Chain, gcn
 from dladmm.datasets import GraphData
 from dladmm.errors import InputError
 from dladmm.graph import (
-    SparseMatrix,
     check_mask,
     check_node_features,
     check_unweighted,
-    csr_tensor,
     normalised_adjacency,
     propagated_features,
 )
 from dladmm.losses import Loss, Risk, get_loss
 from dladmm.options import make_options
 from dladmm.regularizers import Regularizer, get_regularizer
+from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.trainer import Result, Trainer
 from dladmm.validation import _to_tensor, check_device, check_dtype, check_several_classes
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from dladmm.callbacks import Callback
 from dladmm.datasets import GraphData
 from dladmm.errors import InputError, InputTypeError
-from dladmm.graph import check_mask, check_node_features, csr_tensor
+from dladmm.graph import check_mask, check_node_features
 from dladmm.graph_api import Rows, train_graph
 from dladmm.losses import get_loss
+from dladmm.sparse import csr_tensor
 from dladmm.status import Status
 from dladmm.trainer import ConvergenceNotGuaranteed
 
@@ -54,6 +55,7 @@ class GCNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mu: float = 1.0,
         rows: Rows = "all",
         regularizer: Any = None,
+        w_solver: str = "exact",
         max_iter: int = 200,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -70,6 +72,7 @@ class GCNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.mu = mu
         self.rows = rows
         self.regularizer = regularizer
+        self.w_solver = w_solver
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
@@ -110,6 +113,7 @@ class GCNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 n_classes=len(self.classes_),
                 mu=self.mu,
                 rho=self.rho,
+                w_solver=self.w_solver,
                 max_iter=self.max_iter,
                 eps_rel=self.tol,
                 random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),

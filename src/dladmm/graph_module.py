@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dladmm.graph import csr_tensor, normalised_adjacency
+from dladmm.graph import normalised_adjacency
+from dladmm.sparse import csr_tensor
 
 
 class GraphLayer(nn.Module):

@@ -15,9 +15,9 @@ from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.ray import Ray, move_along
 from dladmm.blocks.scratch import Scratch
 from dladmm.errors import InputError
-from dladmm.graph import SparseMatrix
 from dladmm.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
+from dladmm.sparse import SparseMatrix
 from dladmm.subproblems import Trial, searched, squared_norm
 
 

@@ -1,0 +1,130 @@
+"""Sparse matrices whose products are deterministic, on the CPU and on a GPU.
+
+Everything is CSR with the transpose stored beside it, so that no product is a scatter. On the CPU the product is
+torch's (MKL). On a GPU torch asks cuSPARSE for an algorithm that adds in a different order from run to run, so there a
+row is summed by ``embedding_bag`` instead, which is the same product and adds in the order of the entries.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+from torch.nn import functional as F
+
+LONGEST_PIECE = 512
+"""A GPU thread adds one entry after the other: longer rows are summed in pieces first."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMatrix:
+    """A fixed sparse matrix and its transpose: ``M @ dense`` and ``M.T @ dense``, as with a dense tensor."""
+
+    csr: Tensor
+    transposed: Tensor
+
+    @classmethod
+    def of(
+        cls, matrix: sparse.csr_array, dtype: torch.dtype, device: torch.device, *, symmetric: bool = False
+    ) -> SparseMatrix:
+        csr = csr_tensor(matrix, dtype, device)
+        return cls(csr, csr if symmetric else csr_tensor(matrix.T, dtype, device))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.csr.shape
+        return rows, columns
+
+    @cached_property
+    def T(self) -> SparseMatrix:
+        return SparseMatrix(self.transposed, self.csr)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return self.multiply(dense, dense.new_empty(self.csr.shape[0], dense.shape[1]))
+
+    def multiply(self, dense: Tensor, out: Tensor) -> Tensor:
+        """``M @ dense``, on the CPU written into ``out``; torch.mm would clear and copy a buffer of its own first."""
+        if dense.is_cuda:
+            return self._row_sums @ dense
+        return torch.addmm(out, self.csr, dense, beta=0, out=out)
+
+    @cached_property
+    def _row_sums(self) -> RowSums:
+        return RowSums(self.csr)
+
+    def to_scipy(self) -> sparse.csr_array:
+        return scipy_matrix(self.csr)
+
+    def select(self, rows: Tensor, columns: Tensor | None = None) -> SparseMatrix:
+        """The sub-matrix of these rows (and columns)."""
+        part = self.to_scipy()[rows.cpu().numpy()]
+        part = part if columns is None else part[:, columns.cpu().numpy()]
+        return SparseMatrix.of(sparse.csr_array(part), self.csr.dtype, self.csr.device)
+
+
+class RowSums:
+    """``M @ dense`` as weighted sums of rows, in the order in which the entries stand."""
+
+    def __init__(self, csr: Tensor) -> None:
+        starts = csr.crow_indices()
+        self.columns, self.values = csr.col_indices(), csr.values()
+        lengths = (starts[1:] - starts[:-1]).cpu()
+        pieces = torch.ceil(lengths / LONGEST_PIECE).long().clamp_min(1)
+        self.starts, self.piece_starts, self.order = starts, None, None
+        if len(pieces) and int(pieces.max()) > 1:
+            first = torch.zeros(len(pieces) + 1, dtype=torch.long)
+            first[1:] = pieces.cumsum(0)
+            place = torch.arange(int(first[-1])) - first[:-1].repeat_interleave(pieces)
+            begins = starts[:-1].cpu().repeat_interleave(pieces) + place * LONGEST_PIECE
+            ends = torch.cat([begins, starts[-1:].cpu()])
+            self.starts = ends.to(starts)
+            self.piece_starts = first.to(starts)
+            self.order = torch.arange(len(begins)).to(starts)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        sums = F.embedding_bag(
+            self.columns,
+            dense.contiguous(),
+            self.starts,
+            mode="sum",
+            per_sample_weights=self.values,
+            include_last_offset=True,
+        )
+        if self.piece_starts is None or self.order is None:
+            return sums
+        return F.embedding_bag(self.order, sums, self.piece_starts, mode="sum", include_last_offset=True)
+
+
+def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A scipy matrix as a torch CSR tensor with 32-bit indices."""
+    ordered = sparse.csr_array(matrix)
+    ordered.sort_indices()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(ordered.indptr.astype(np.int32)),
+            torch.from_numpy(ordered.indices.astype(np.int32)),
+            torch.from_numpy(np.array(ordered.data)).to(dtype),
+            size=ordered.shape,
+            check_invariants=True,
+            device=device,
+        )
+
+
+def scipy_matrix(x: Tensor) -> sparse.csr_array:
+    """A torch sparse tensor (COO or CSR) as a scipy CSR matrix."""
+    x = x.detach().cpu()
+    rows, columns = x.shape
+    if x.layout == torch.sparse_csr:
+        parts = (x.values().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
+        return sparse.csr_array(parts, shape=(rows, columns))
+    coo = x.to_sparse(layout=torch.sparse_coo).coalesce()
+    row, column = coo.indices().numpy()
+    return sparse.csr_array((coo.values().numpy(), (row, column)), shape=(rows, columns))
