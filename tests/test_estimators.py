@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
+from dladmm import Callback, DataError, InputError, MLPClassifier, MLPRegressor, Status
 
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -196,3 +196,28 @@ def test_float32_and_float64(iris):
 def test_bad_parameters(iris, parameters, message):
     with pytest.raises(InputError, match=message):
         MLPClassifier(**parameters).fit(*iris)
+
+
+@quiet
+def test_save_and_load(iris, fitted, tmp_path):
+    X, y = iris
+    fitted.save(tmp_path / "iris.dladmm")
+    loaded = MLPClassifier.load(tmp_path / "iris.dladmm")
+    assert np.array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
+    assert loaded.get_params() == fitted.get_params() | {"callbacks": [], "hidden_layer_sizes": [20]}
+    assert loaded.classes_.tolist() == fitted.classes_.tolist()
+    assert loaded.certificate_ == fitted.certificate_
+    assert loaded.history_.to_dict() == fitted.history_.to_dict()
+    assert torch.equal(loaded.state_.z[0], fitted.state_.z[0])
+    assert loaded.fit(X, y).score(X, y) > 0.9
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    strings = MLPClassifier((4,), "tanh", loss="squared_hinge", max_iter=3, random_state=0).fit(X, names)
+    strings.save(tmp_path / "names.dladmm")
+    assert (MLPClassifier.load(tmp_path / "names.dladmm").predict(X) == strings.predict(X)).all()
+    regressor = MLPRegressor((4,), max_iter=3, random_state=0).fit(X, y)
+    regressor.save(tmp_path / "regressor.dladmm")
+    assert np.array_equal(MLPRegressor.load(tmp_path / "regressor.dladmm").predict(X), regressor.predict(X))
+    with pytest.raises(DataError, match="holds MLPRegressor, not a MLPClassifier"):
+        MLPClassifier.load(tmp_path / "regressor.dladmm")
+    with pytest.raises(InputError, match="not fitted yet"):
+        MLPClassifier().save(tmp_path / "nothing")

@@ -101,3 +101,10 @@ def test_unfitted_and_bad_masks(graph, fitted):
         fitted.score(graph, mask="all")
     with pytest.raises(InputError, match="edge_index is missing"):
         fitted.predict(graph.x)
+
+
+def test_save_and_load(graph, fitted, tmp_path):
+    fitted.save(tmp_path / "graph.dladmm")
+    loaded = GCNClassifier.load(tmp_path / "graph.dladmm")
+    assert np.array_equal(loaded.predict_proba(graph), fitted.predict_proba(graph))
+    assert loaded.score(graph) == fitted.score(graph)

@@ -11,6 +11,7 @@ from dladmm.api import train
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate
 from dladmm.chain import Chain, from_module, mlp
+from dladmm.checkpoint import SavedModel, load_model
 from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
 from dladmm.estimators import MLPClassifier, MLPRegressor
 from dladmm.graph_estimator import GCNClassifier
@@ -34,6 +35,7 @@ __all__ = [
     "MLPClassifier",
     "MLPRegressor",
     "Result",
+    "SavedModel",
     "Status",
     "SubproblemOptions",
     "TrainOptions",
@@ -41,6 +43,7 @@ __all__ = [
     "__version__",
     "datasets",
     "from_module",
+    "load_model",
     "mlp",
     "train",
 ]

@@ -104,6 +104,18 @@ class Certificate:
         plain: dict[str, Any] = _plain(asdict(self) | {name: getattr(self, name) for name in names})
         return plain
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Certificate:
+        """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
+        known = {name: values[name] for name in cls.__dataclass_fields__}
+        for name, value in known.items():
+            if isinstance(value, dict):
+                numbers = {key: math.nan if item is None else item for key, item in value.items()}
+                known[name] = Recomputed(**numbers)
+            elif isinstance(value, list):
+                known[name] = tuple(value)
+        return cls(**known)
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), allow_nan=False)
 

@@ -22,6 +22,7 @@ from dladmm.api import train
 from dladmm.callbacks import Callback
 from dladmm.chain import mlp
 from dladmm.errors import InputError
+from dladmm.estimator_file import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.status import Status
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
@@ -33,7 +34,7 @@ SMALL = 4_000_000
 """Entries of the largest layer up to which ``dtype="auto"`` takes float64: there it costs nothing worth saving."""
 
 
-class _MLP(BaseEstimator):  # type: ignore[misc]
+class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
     """What classifier and regressor share: parameters, data in, training, network out."""
 
     def __init__(
@@ -178,15 +179,7 @@ class _MLP(BaseEstimator):  # type: ignore[misc]
         return [ProgressBar(type(self).__name__)]
 
     def _take(self, result: Result, loss: Loss) -> None:
-        self.module_: nn.Module = result.module
-        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_ = result.state
-        self.n_iter_ = result.history.n_iter
-        self.coefs_ = [W.cpu().numpy().T.copy() for W in result.state.W]
-        self.intercepts_ = [b.cpu().numpy().copy() for b in result.state.b]
-        self.n_layers_ = len(self.coefs_) + 1
-        self.loss_ = result.history.last("loss")
-        self._loss = loss
+        self._remember(result, loss)
         if result.status is Status.MAX_ITER:
             warnings.warn(
                 f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g}) to converge.",
@@ -195,6 +188,18 @@ class _MLP(BaseEstimator):  # type: ignore[misc]
             )
         elif result.status is Status.INTERRUPTED:
             warnings.warn(str(result.status), UserWarning, stacklevel=4)
+
+    def _remember(self, result: Result, loss: Loss) -> None:
+        self.module_: nn.Module = result.module
+        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
+        self.state_ = result.state
+        self.n_iter_ = result.history.n_iter
+        self.coefs_ = [W.cpu().numpy().T.copy() for W in result.state.W]
+        self.intercepts_ = [b.cpu().numpy().copy() for b in result.state.b]
+        self.n_layers_ = len(self.coefs_) + 1
+        self.n_outputs_ = self.coefs_[-1].shape[1]
+        self.loss_ = result.history.last("loss")
+        self._loss = loss
 
     # Prediction ------------------------------------------------------------------------------------------------
 
@@ -282,7 +287,6 @@ class MLPRegressor(RegressorMixin, _MLP):  # type: ignore[misc]
         loss = get_loss("squared" if self.loss is None else self.loss)
         if loss.kind != "regression":
             raise InputError(f"loss must be one of regression, got {loss.name!r}.")
-        self.n_outputs_ = target.shape[1]
         return self._fit(X, target, target.shape[1], loss, sample_weight)
 
     def predict(self, X: Any) -> Array:

@@ -18,17 +18,18 @@ from torch import Tensor, nn
 from dladmm.callbacks import Callback
 from dladmm.datasets import GraphData
 from dladmm.errors import InputError, InputTypeError
+from dladmm.estimator_file import Saved
 from dladmm.graph import check_mask, check_node_features
 from dladmm.graph_api import Rows, train_graph
-from dladmm.losses import get_loss
+from dladmm.losses import Loss, get_loss
 from dladmm.sparse import csr_tensor
 from dladmm.status import Status
-from dladmm.trainer import ConvergenceNotGuaranteed
+from dladmm.trainer import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
 
 
-class GCNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Graph convolutional network (Problem 6 of the paper), semi-supervised: some nodes of one graph have labels.
 
     ``fit`` takes a PyG ``Data``, a :class:`~dladmm.datasets.GraphData`, or arrays. ``rho`` and ``mu`` weigh the hard
@@ -121,16 +122,19 @@ class GCNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 dtype=self.dtype,
                 callbacks=[*self._progress(), *self.callbacks],
             )
+        self._remember(result, loss)
+        if result.status is Status.MAX_ITER:
+            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _remember(self, result: Result, loss: Loss) -> None:
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_, self.n_iter_ = result.state, result.history.n_iter
         self.coefs_ = [W.cpu().numpy().T.copy() for W in result.state.W]
         self.n_features_in_ = self.coefs_[0].shape[0]
         self._loss = loss
-        if result.status is Status.MAX_ITER:
-            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
-            warnings.warn(message, ConvergenceWarning, stacklevel=2)
-        return self
 
     def predict(self, X: Any, *, edge_index: Any = None) -> Array:
         """The most likely class of every node, of the graph trained on or of another with the same features."""

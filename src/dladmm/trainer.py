@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Sequence
@@ -39,6 +40,12 @@ class Result:
     certificate: Certificate
     module: nn.Module
     state: State
+
+    def save(self, path: str | os.PathLike[str], *, state: bool = True) -> None:
+        """Write network, history, certificate and (``state``) the last iterate; ``dladmm.load_model`` reads it."""
+        from dladmm.checkpoint import save_model
+
+        save_model(self, path, state=state)
 
     def __repr__(self) -> str:
         accuracy = self.history.last("train_accuracy")
