@@ -30,10 +30,10 @@ from torch.nn import functional as F
 
 from dladmm import datasets
 from dladmm.engine import Engine
-from dladmm.graph import SparseMatrix
 from dladmm.graph_api import GraphProblem, graph_problem
 from dladmm.losses import get_loss
 from dladmm.regularizers import get_regularizer
+from dladmm.sparse import SparseMatrix
 from dladmm.subproblems import SubproblemOptions
 
 NAMES = ["cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-physics"]

@@ -10,10 +10,11 @@ from dladmm._version import __version__
 from dladmm.api import train
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate
-from dladmm.chain import Chain, from_module, mlp
+from dladmm.chain import Chain, from_module, gcn, mlp
 from dladmm.checkpoint import SavedModel, load_model
 from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
 from dladmm.estimators import MLPClassifier, MLPRegressor
+from dladmm.graph_api import train_graph
 from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
 from dladmm.options import TrainOptions
@@ -43,7 +44,9 @@ __all__ = [
     "__version__",
     "datasets",
     "from_module",
+    "gcn",
     "load_model",
     "mlp",
     "train",
+    "train_graph",
 ]
