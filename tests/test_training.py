@@ -340,3 +340,19 @@ def test_whole_sample_weights_equal_repeated_samples(blobs, options):
     ):
         assert np.allclose(weighted.history[column], repeated.history[column], rtol=1e-7), column
     assert weighted.certificate.certified, str(weighted.certificate)
+
+
+def test_the_last_iterate_is_measured_however_the_run_ends(blobs):
+    X, y = blobs
+
+    class Stop(Callback):
+        def on_epoch_end(self, trainer):
+            if trainer.history.n_iter == 7:
+                trainer.request_stop(Status.EARLY_STOPPED)
+
+    result = train(mlp([5, 8, 3]), X, y, max_iter=50, diagnostics_every=5, callbacks=[Stop()])
+    assert result.status is Status.EARLY_STOPPED
+    assert result.history["stationarity"][-1] is not None
+    assert result.history["train_accuracy"][-1] is not None
+    assert result.certificate.agrees
+    assert result.certificate.certified

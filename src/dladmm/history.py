@@ -52,6 +52,11 @@ class History(Mapping[str, list[Value]]):
         for name, column in self._columns.items():
             column.append(row.get(name))
 
+    def amend(self, **row: Value) -> None:
+        """Fill in what was measured later of the last iteration."""
+        for name, value in row.items():
+            self._columns[name][-1] = value
+
     def last(self, column: str) -> Value:
         """The last value that was measured, or ``None``."""
         return next((value for value in reversed(self._columns[column]) if value is not None), None)

@@ -13,18 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks import Affine, GraphConv, Step
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, Recomputed, certify, guarantee
 from dladmm.chain import Chain
-from dladmm.engine import Energy, Engine, State
+from dladmm.engine import Engine, State
 from dladmm.errors import InputError
-from dladmm.history import History
+from dladmm.history import History, Value
 from dladmm.losses import Risk
+from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root
 from dladmm.options import TrainOptions
 from dladmm.regularizers import Regularizer
 from dladmm.status import Status
-from dladmm.subproblems import squared_norm
 
 
 class ConvergenceNotGuaranteed(UserWarning):
@@ -84,7 +83,7 @@ class Trainer:
         self.history = History()
         self.guarantee = guarantee(rho, risk.H, chain.follows_forward)
         self._exempt = [1] if options.start == "paper" else []
-        self._every = options.diagnostics_every or _diagnostics_interval(chain, x)
+        self._every = options.diagnostics_every or diagnostics_interval(chain, x)
         self._start = float(self.engine.energy(self.state).lagrangian)
         self._requested: Status | None = None
         self._restored = False
@@ -96,6 +95,7 @@ class Trainer:
         self._requested = None
         self._tell("on_train_begin")
         status = self._loop()
+        self._complete_last_row()
         self._tell("on_loop_end")
         self.engine.forget()
         certificate = self._certify()
@@ -134,9 +134,7 @@ class Trainer:
                 self._adapt_rho(k)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
-                if (
-                    self.history.n_iter < k
-                ):  # in the middle of a sweep, whose variables are half old, half new
+                if self.history.n_iter < k:  # in mid-sweep the variables are half old, half new
                     self.restore(kept)
                 return Status.INTERRUPTED
             if self._unbounded():
@@ -151,79 +149,37 @@ class Trainer:
         """One iteration and its row of the history; false when a value is not finite."""
         began = time.perf_counter()
         steps = self.engine.sweep(self.state)
-        row = self._measure(steps, self.engine.energy(self.state))
+        row = measure(self.engine, self.state, steps)
         seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
         lagrangian = row["lagrangian"]
         if lagrangian is None or not math.isfinite(lagrangian) or not self._finite_parameters():
             return False
         due = k % self._every == 0 or k == self.options.max_iter
-        if due or self.options.rho_rule is not None:
-            row |= self._evaluate()
         if due:
-            row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+            row |= self._measured_with_products()
+        elif self.options.rho_rule is not None:
+            row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
         descent = (self._start if previous is None else previous) - lagrangian
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
         self._restored = False
         return True
 
-    # Measuring -------------------------------------------------------------------------------------------------
+    def _complete_last_row(self) -> None:
+        """Measure the last iterate where the run ended between two measurements."""
+        if self.history.n_iter and self.history["stationarity"][-1] is None and not self._restored:
+            self.history.amend(**self._measured_with_products())
 
-    def _measure(self, steps: list[Step], energy: Energy) -> dict[str, float | None]:
-        """The cheap quantities of every iteration, fetched from the device in one piece."""
-        promised = [(s.squared, s.rate) for s in steps if s.rate is not None]
-        squared = torch.stack([s for s, _ in promised])
-        rates = torch.stack([rate for _, rate in promised])
-        moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
-        values = torch.stack(
-            [
-                energy.lagrangian,
-                energy.objective,
-                energy.residual_squared,
-                self.engine.dual_optimality(self.state),
-                squared.sum(),
-                moved.min(),
-            ]
-        ).tolist()
-        c2 = values[5] if math.isfinite(values[5]) else 0.0
-        return {
-            "lagrangian": values[0],
-            "objective": values[1],
-            "primal_residual": _root(values[2]),
-            "dual_optimality": _root(values[3]),
-            "squared_steps": values[4],
-            "c2": c2,
-            "rho": self.state.rho,
-            "nu": self.state.nu,
-        }
-
-    @torch.no_grad()
-    def _evaluate(self) -> dict[str, float | None]:
-        """Loss and accuracy of the network itself, on training and validation data."""
-        chain, params = self.engine.chain, self.state.params
-        loss, accuracy = score(self.engine.risk, chain.predict(params, self.engine.x), self.engine.rows)
-        row: dict[str, float | None] = {"loss": loss, "train_accuracy": accuracy}
-        if self.validation is not None:
-            x, risk = self.validation
-            row["val_loss"], row["val_accuracy"] = score(risk, chain.predict(params, x))
+    def _measured_with_products(self) -> dict[str, Value]:
+        row = evaluate(self.engine, self.state, self.validation)
+        row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
         return row
 
+    # Judging -----------------------------------------------------------------------------------------------------
+
     def _converged(self) -> bool:
-        """Boyd et al.'s test on the primal residual and on the stationarity, where that was measured."""
-        if self.history["stationarity"][-1] is None:
-            return False
-        state, options, rows = self.state, self.options, self.engine.rows
-        samples = len(state.u) if rows is None else float(rows.sum())
-        variables = samples * sum(v[0].numel() for v in state.outputs)
-        parameters = sum(p.numel() for block in state.params for p in block.values())
-        scales = [squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u)]
-        output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
-        primal = options.eps_abs * math.sqrt(samples * state.u[0].numel()) + options.eps_rel * max(
-            output, prediction
-        )
-        stationary = options.eps_abs * math.sqrt(variables + parameters) + options.eps_rel * dual
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
-        return r is not None and g is not None and r <= primal and g <= stationary
+        return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
 
     def _finite_parameters(self) -> bool:
         sums = [p.abs().max() for block in self.state.params for p in block.values()]
@@ -244,9 +200,9 @@ class Trainer:
         energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
         measured = {
             "lagrangian": float(energy.lagrangian),
-            "primal_residual": _root(float(energy.residual_squared)),
-            "dual_optimality": _root(float(self.engine.dual_optimality(self.state))),
-            "stationarity": _root(float(self.engine.stationarity(self.state))),
+            "primal_residual": root(float(energy.residual_squared)),
+            "dual_optimality": root(float(self.engine.dual_optimality(self.state))),
+            "stationarity": root(float(self.engine.stationarity(self.state))),
         }
         pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
         return replace(certificate, **pairs)  # type: ignore[arg-type]
@@ -312,25 +268,3 @@ class Trainer:
     def _tell(self, hook: str) -> None:
         for callback in self.callbacks:
             getattr(callback, hook)(self)
-
-
-def score(risk: Risk, output: Tensor, rows: Tensor | None = None) -> tuple[float, float | None]:
-    """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
-    weight = risk.weight if rows is None else rows
-    counts = None if weight is None else weight[:, 0].double()
-    losses = risk.loss.rows(output, risk.target).double()
-    loss = float(losses.mean() if counts is None else losses @ counts / counts.sum())
-    if risk.loss.kind != "classification":
-        return loss, None
-    hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
-    return loss, float(hits.mean() if counts is None else hits @ counts / counts.sum())
-
-
-def _diagnostics_interval(chain: Chain, x: Tensor) -> int:
-    """Every iteration while a forward pass is small change (below 2 GFLOP), else every tenth."""
-    affine = sum(b.n_in * b.n_out for b in chain if isinstance(b, (Affine, GraphConv)))
-    return 1 if 2 * len(x) * affine < 2e9 else 10
-
-
-def _root(value: float) -> float:
-    return math.sqrt(value) if value >= 0 else math.nan

@@ -90,7 +90,7 @@ class GraphConv(Block):
     def _exact_W(
         self, params: Params, V: Matrix, A: Tensor, term: Term, penalty: Regularizer, scope: Scope
     ) -> list[Step]:
-        """``argmin_W (c/2)||A~ V W^T - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``: Equations 19, 21 solved.
+        """``argmin_W (c/2)||A~ V W^T - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``: Equations 19, 20 solved.
 
         That is the affine block's solve with ``A = A~ V`` and no bias, possible where f is the identity.
         """
@@ -104,7 +104,7 @@ class GraphConv(Block):
         return steps
 
     def _majorised_W(self, params: Params, V: Matrix, term: Term, strength: float, scope: Scope) -> Step:
-        """``argmin_W P(W; sigma) + (strength/2)||W||^2``, Equations 19 and 21: ``W - gradient/sigma`` at strength 0.
+        """``argmin_W P(W; sigma) + (strength/2)||W||^2``, Equations 19 and 20: ``W - gradient/sigma`` at strength 0.
 
         sigma by backtracking from alpha0: in closed form where f is the identity, else on true values.
         """
@@ -120,7 +120,7 @@ class GraphConv(Block):
         return Step("W", ray.d_squared * step.square(), (sigma + strength) / 2)
 
     def _proximal_W(self, params: Params, V: Matrix, term: Term, penalty: Regularizer, scope: Scope) -> Step:
-        """``argmin_W P(W; sigma) + Omega(W)``, Equations 19 and 21, for a penalty with kinks.
+        """``argmin_W P(W; sigma) + Omega(W)``, Equations 19 and 20, for a penalty with kinks.
 
         The move depends on sigma in more than its length, so every trial needs a product of its own.
         """
