@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from dladmm import datasets, train_graph
 from dladmm.blocks import Elementwise, GraphConv
 from dladmm.chain import Chain, gcn
 from dladmm.engine import Engine
@@ -231,6 +232,28 @@ def test_two_runs_are_bit_equal(dtype, train_rows):
         runs.append(state)
     for one, other in zip([*runs[0].W, *runs[0].outputs], [*runs[1].W, *runs[1].outputs], strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("rows", ["all", "train"])
+def test_two_runs_on_a_gpu_are_bit_equal(rows):
+    data = datasets.load("karate")
+    runs = [train_graph(data, rows=rows, device="cuda", max_iter=10) for _ in range(2)]
+    for one, other in zip(runs[0].state.outputs, runs[1].state.outputs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_module_can_be_trained_further():
+    data = datasets.load("karate")
+    module = train_graph(data, hidden=(8,), max_iter=5).module
+    for x in (data.x_dense(), data.x_dense().to_sparse()):
+        module.zero_grad()
+        loss = nn.functional.cross_entropy(
+            module(x, data.edge_index)[data.train_mask], data.y[data.train_mask]
+        )
+        loss.backward()
+        assert all(float(p.grad.abs().sum()) > 0 for p in module.parameters())
 
 
 def test_a_split_activation_is_just_another_chain():
