@@ -38,6 +38,14 @@ NOTES = {
 }
 
 
+GRAPHS = ("cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-physics")
+BENCHMARKS = {
+    "gcn-benchmark-cpu": "2 cores, 16 and 256 hidden units",
+    "gcn-benchmark-cora": "2 cores, Cora with 128 hidden units",
+    "gcn-benchmark-cuda": "one NVIDIA H200",
+}
+
+
 def render(folder: Path) -> str:
     """The whole page."""
     sections = [HEAD]
@@ -45,7 +53,59 @@ def render(folder: Path) -> str:
         path = folder / f"{name}.json"
         if path.exists():
             sections.append(_section(title, NOTES.get(name), json.loads(path.read_text(encoding="utf-8"))))
+    sections.append(_graph_accuracy(folder))
+    sections.append(_graph_benchmarks(folder))
     return "\n".join(sections)
+
+
+def _graph_accuracy(folder: Path) -> str:
+    """Ten initialisations on each graph beside the dlADMM row of the paper's table."""
+    lines = [
+        "## Graphs, convergent mode: test accuracy of ten initialisations",
+        "",
+        "    python -m dladmm.experiments.gcn_convergent NAME --seeds 10",
+        "",
+        "The paper's protocol and network (128 hidden units); mu, l2 and the number of iterations by validation nodes",
+        "(`docs/graphs.md`).",
+        "",
+        "| data set | rows | rho | mu | penalty | iterations | test accuracy | lowest | the paper's dlADMM |",
+        "| --- " * 9 + "|",
+    ]
+    for name in GRAPHS:
+        path = folder / f"gcn-{name}.json"
+        if not path.exists():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        s, (mean, deviation) = report["settings"], report["paper"]
+        ours = f"**{report['test_accuracy_mean']:.4f}** ± {report['test_accuracy_deviation']:.4f}"
+        cells = [name, s["rows"], s["rho"], s["mu"], _shown(s["regularizer"]), s["max_iter"], ours]
+        cells += [f"{report['test_accuracy_min']:.4f}", f"{mean:.4f} ± {deviation:.4f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _graph_benchmarks(folder: Path) -> str:
+    """Time and memory of an iteration beside an Adam epoch of the same run."""
+    lines = [
+        "## Graphs: time and memory of an iteration, beside an Adam epoch of the same network and run",
+        "",
+    ]
+    for name, where in BENCHMARKS.items():
+        path = folder / f"{name}.json"
+        if not path.exists():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        lines += [f"    {report['command']}", "", f"On {where}:", ""]
+        lines += ["| data set | hidden | iteration | Adam epoch | ratio | memory |", "| --- " * 6 + "|"]
+        for row in report["results"]:
+            iteration, epoch = 1e3 * row["iteration_seconds"], 1e3 * row["adam_epoch_seconds"]
+            memory = "-" if row.get("memory_bytes") is None else f"{row['memory_bytes'] / 1e6:.0f} MB"
+            lines.append(
+                f"| {row['dataset']} | {row['hidden']} | {iteration:.1f} ms | {epoch:.1f} ms | {row['ratio']:.1f} "
+                f"| {memory} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _section(title: str, note: str | None, report: dict[str, Any]) -> str:
