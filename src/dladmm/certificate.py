@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from dladmm.certificate_words import sentences
 from dladmm.engine import Engine, State
 from dladmm.history import History
 
@@ -63,6 +64,7 @@ class Certificate:
     k_c_k: float | None
     agreement_tolerance: float
     follows_forward: bool = False
+    accelerated: bool = False
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -120,34 +122,32 @@ class Certificate:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def __str__(self) -> str:
-        return "\n".join(_sentences(self))
-
-
-def guarantee(rho: float, H: float, follows_forward: bool = False) -> str:
-    """What can be promised before training, in words."""
-    if follows_forward:
-        return (
-            f"H = {H:g} and rho = {rho:g}, but some rows of the variables follow the forward pass (rows='train'): the "
-            "theory does not cover that; rows='all' with rho above "
-            f"{2 * H:g} is covered."
-        )
-    if rho > 2 * H:
-        return f"H = {H:g} and rho = {rho:g} > 2H = {2 * H:g}: descent is guaranteed at every iteration (Theorem 1)."
-    return (
-        f"H = {H:g} and rho = {rho:g} <= 2H: convergence is not guaranteed; the smallest safe rho is "
-        f"anything above {2 * H:g}."
-    )
+        return "\n".join(sentences(self))
 
 
 def certify(
-    engine: Engine, state: State, history: History, start: float, exempt: Sequence[int]
+    engine: Engine,
+    state: State,
+    history: History,
+    start: float,
+    exempt: Sequence[int],
+    accelerated: bool = False,
 ) -> Certificate:
-    """Check the run against the theory; ``start`` is the Lagrangian before the first iteration."""
+    """Check the run against the theory; ``start`` is the Lagrangian before the first iteration.
+
+    An accelerated run is at a feasible point after every iteration, where the Lagrangian is the true objective: then
+    descent is the safeguard's promise, without a rate.
+    """
     H = engine.risk.H
     lagrangian = [start, *(_number(v) for v in history["lagrangian"])]
     promised = [_number(c) * _number(s) for c, s in zip(history["c2"], history["squared_steps"], strict=True)]
+    promised = [0.0] * len(promised) if accelerated else promised
     follows_forward = engine.chain.follows_forward
-    covered = all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho)) and not follows_forward
+    covered = (
+        all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho))
+        and not follows_forward
+        and not accelerated
+    )
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []
     for k in range(1, len(lagrangian)):
@@ -185,6 +185,7 @@ def certify(
         k_c_k=None if c_k is None else c_k * history.n_iter,
         agreement_tolerance=1e-6 if state.u.dtype == torch.float64 else 1e-2,
         follows_forward=follows_forward,
+        accelerated=accelerated,
     )
 
 
@@ -222,62 +223,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _sentences(c: Certificate) -> list[str]:
-    """The certificate in words, one line a statement."""
-    checked = c.iterations - len(c.exempt)
-    lines = [
-        f"Certified: everything the theory promises was seen in {c.iterations} iterations."
-        if c.certified
-        else "Not certified: " + _why_not(c),
-        "  " + guarantee(c.rho, c.H, c.follows_forward),
-        f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
-        + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
-        f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
-        f"iterations, by at least C2 times the squared steps in "
-        f"{checked - len(c.sufficient_descent_violations)} (smallest C2 {_shown(c.smallest_c2)}).",
-    ]
-    if c.exempt:
-        lines.append(
-            f"  Outside the theory: iteration {', '.join(map(str, c.exempt))} (start without Lemma 2, or rho changed)."
-        )
-    lines += [
-        f"  Property 3 (stationarity): dist(0, dL) = {c.stationarity.recomputed:.3g}; "
-        f"primal residual {c.primal_residual.recomputed:.3g}; Lemma 2 residual {c.dual_optimality.recomputed:.3g}.",
-        f"  Theorem 3: c_k = {_shown(c.c_k)} after k = {c.iterations} iterations, k c_k = {_shown(c.k_c_k)}.",
-        _limit_points(c),
-        f"  Recomputed from raw data: Lagrangian {c.lagrangian.recomputed:.6g} (reported "
-        f"{c.lagrangian.reported:.6g}); {'all residuals agree' if c.agrees else 'the residuals do NOT agree'}.",
-    ]
-    return lines
-
-
-def _limit_points(c: Certificate) -> str:
-    if c.follows_forward:
-        return "  Nothing is claimed of limit points: some rows are no variables of the problem."
-    if c.continuous:
-        where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
-        return f"  Limit points {where} critical points (Theorem 2)."
-    return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
-
-
-def _why_not(c: Certificate) -> str:
-    reasons = []
-    if c.follows_forward:
-        reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
-    elif not c.covered:
-        reasons.append("rho is not above 2H")
-    if not c.monotone:
-        reasons.append(f"the Lagrangian rose in {len(c.descent_violations)} iterations")
-    elif not c.sufficient_descent:
-        reasons.append(f"the descent fell short in {len(c.sufficient_descent_violations)} iterations")
-    if not c.bounded:
-        reasons.append("a variable is not finite")
-    if not c.agrees:
-        reasons.append("reported and recomputed residuals differ")
-    return "; ".join(reasons) + "."
-
-
-def _shown(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.3g}"

@@ -175,10 +175,15 @@ class Engine:
         """Put back what :meth:`remembered` gave; a number was saved as a tensor without dimensions."""
         self._memories[l][key] = value.item() if value.ndim == 0 else value
 
-    def forget(self) -> None:
-        """Drop everything remembered between updates: call it after changing a state by hand."""
-        for memory in self._memories:
-            memory.clear()
+    def forget(self, *, keep_input: bool = False) -> None:
+        """Drop everything remembered between updates: call it after changing a state by hand.
+
+        ``keep_input`` leaves what the first block knows of the data alone (its Gram matrix), which no state changes.
+        """
+        for l, memory in enumerate(self._memories):
+            kept = self.chain.blocks[l].knows_of_input if keep_input and l == 0 else ()
+            for key in [key for key in memory if key not in kept]:
+                del memory[key]
 
     # Where an iterate starts -----------------------------------------------------------------------------------
 

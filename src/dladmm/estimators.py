@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from dladmm.chain import mlp
 from dladmm.errors import InputError
 from dladmm.estimator_file import Saved
 from dladmm.losses import Loss, get_loss
+from dladmm.options import Mode, given
 from dladmm.status import Status
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
 from dladmm.validation import check_device
@@ -43,13 +44,13 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Literal["convergent"] = "convergent",
+        mode: Mode = "convergent",
         rho: float | None = None,
-        nu: float = 1.0,
+        nu: float | None = None,
         regularizer: Any = None,
         w_solver: str = "exact",
         a_solver: str = "exact",
-        damping: float = 0.1,
+        damping: float | None = None,
         max_iter: int = 200,
         tol: float = 1e-4,
         early_stopping: bool = False,
@@ -92,8 +93,6 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
     # Training --------------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
-        if self.mode != "convergent":
-            raise InputError(f"mode must be 'convergent', got {self.mode!r}.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = self._weighted(X, y, sample_weight)
         validation, stopping = None, []
@@ -119,13 +118,12 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
                 sample_weight=weight,
                 validation=validation,
                 callbacks=[*self._progress(), *self.callbacks, *stopping],
-                rho=self.rho,
-                nu=self.nu,
+                mode=self.mode,
                 w_solver=self.w_solver,
                 a_solver=self.a_solver,
-                damping=self.damping,
                 max_iter=self.max_iter,
                 eps_rel=self.tol,
+                **given(rho=self.rho, nu=self.nu, damping=self.damping),
             )
         self._take(result, loss)
         return self
@@ -219,10 +217,11 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
 class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
     """Multi-layer perceptron classifier trained by dlADMM.
 
-    Parameters are those of the paper in words: ``rho`` and ``nu`` weigh the hard and the relaxed constraints
-    (``rho=None`` is ``3H``, inside the certified region), ``w_solver`` and ``a_solver`` are ``"exact"`` or
-    ``"quadratic"``, ``regularizer`` is None, ``"l2"``, ``{"name": "l1", "strength": 0.1}`` ... ``loss`` is any
-    classification loss (default softmax cross-entropy).
+    Parameters are those of the paper in words: ``rho`` and ``nu`` weigh the hard and the relaxed constraints (None: the
+    mode's default; in convergent mode rho is ``3H``, inside the certified region). ``mode`` is ``"convergent"``, the
+    paper's algorithm, or ``"accelerated"``, resynchronised under a safeguard. ``w_solver`` and ``a_solver`` are
+    ``"exact"`` or ``"quadratic"``, ``regularizer`` is None, ``"l2"``, ``{"name": "l1", "strength": 0.1}`` ...; ``loss``
+    is any classification loss (default softmax cross-entropy).
 
     After ``fit``: ``classes_``, ``coefs_`` and ``intercepts_`` (as scikit-learn has them), ``n_iter_``, ``history_``,
     ``status_``, ``certificate_``, ``state_``, ``module_`` (an ordinary torch module).

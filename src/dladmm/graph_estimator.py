@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from dladmm.estimator_file import Saved
 from dladmm.graph import check_mask, check_node_features
 from dladmm.graph_api import Rows, train_graph
 from dladmm.losses import Loss, get_loss
+from dladmm.options import Mode, given
 from dladmm.sparse import csr_tensor
 from dladmm.status import Status
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
@@ -51,9 +52,9 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Literal["convergent"] = "convergent",
+        mode: Mode = "convergent",
         rho: float | None = None,
-        mu: float = 1.0,
+        mu: float | None = None,
         rows: Rows = "all",
         regularizer: Any = None,
         w_solver: str = "exact",
@@ -86,8 +87,6 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self, X: Any, y: Any = None, *, edge_index: Any = None, train_mask: Any = None, val_mask: Any = None
     ) -> Self:
         """Train on the nodes of ``train_mask``; ``val_mask``, where given, adds its columns to ``history_``."""
-        if self.mode != "convergent":
-            raise InputError(f"mode must be 'convergent', got {self.mode!r}.")
         x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
         n_nodes = len(labels)
         chosen = check_mask(mask, n_nodes, "train_mask").numpy()
@@ -112,8 +111,8 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 regularizer=self.regularizer,
                 validation=val,
                 n_classes=len(self.classes_),
-                mu=self.mu,
-                rho=self.rho,
+                mode=self.mode,
+                **given(rho=self.rho, nu=self.mu),
                 w_solver=self.w_solver,
                 max_iter=self.max_iter,
                 eps_rel=self.tol,

@@ -11,14 +11,19 @@ from dladmm.subproblems import SubproblemOptions
 
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
+Mode = Literal["convergent", "accelerated"]
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """Settings of one run of the convergent algorithm.
 
+    ``mode``
+        ``"convergent"`` is the paper's algorithm; ``"accelerated"`` resynchronises and extrapolates under a safeguard
+        (:mod:`dladmm.acceleration`).
     ``rho``
-        Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``.
+        Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``, and ``H/5`` in
+        accelerated mode.
     ``nu``
         Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1).
     ``max_iter``, ``eps_abs``, ``eps_rel``
@@ -36,6 +41,7 @@ class TrainOptions:
         ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
     """
 
+    mode: Mode = "convergent"
     rho: float | None = None
     nu: float = 1.0
     subproblems: SubproblemOptions = field(default_factory=SubproblemOptions)
@@ -47,6 +53,12 @@ class TrainOptions:
     start: Start = "feasible"
     rho_rule: RhoRule | None = None
     diagnostics_every: int | None = None
+
+    def starting_rho(self, H: float) -> float:
+        """rho itself, or the default for a loss with this Lipschitz constant."""
+        if self.rho is not None:
+            return self.rho
+        return 3 * H if self.mode == "convergent" else H / 5
 
     def __post_init__(self) -> None:
         for name in ("rho", "nu", "init_std"):
@@ -65,6 +77,12 @@ class TrainOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if self.mode not in get_args(Mode):
+            raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
+        if self.mode == "accelerated" and (self.start != "feasible" or self.rho_rule is not None):
+            raise InputError(
+                "mode='accelerated' starts feasible and sets rho itself: leave start and rho_rule out."
+            )
         if self.start not in get_args(Start):
             raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
@@ -81,6 +99,11 @@ PAPER = TrainOptions(
 )
 """The settings of the paper's MLP experiment, with what its published code adds."""
 
+ACCELERATED = TrainOptions(
+    mode="accelerated", nu=0.1, subproblems=SubproblemOptions(damping=1.0), init_scale=0.41
+)
+"""Where accelerated mode starts from; single settings can be changed as always."""
+
 PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}
 
 
@@ -88,10 +111,16 @@ def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
     """A preset with single settings changed; names of :class:`SubproblemOptions` are understood too."""
     if preset not in PRESETS:
         raise InputError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}.")
-    base = PRESETS[preset]
+    accelerated = preset == "default" and changes.get("mode") == "accelerated"
+    base = ACCELERATED if accelerated else PRESETS[preset]
     inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}
     unknown = sorted(set(changes) - set(TrainOptions.__dataclass_fields__))
     if unknown:
         known = sorted({*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__})
         raise InputError(f"unknown option {', '.join(unknown)}; known are {', '.join(known)}.")
     return replace(base, subproblems=replace(base.subproblems, **inner), **changes)
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that are not None, which leave the mode's defaults alone."""
+    return {name: value for name, value in settings.items() if value is not None}

@@ -50,8 +50,6 @@ class RunConfig:
             raise InputError("--csv needs --target: the name of the column to predict.")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}.")
-        if self.mode != "convergent":
-            raise InputError(f"mode must be 'convergent', got {self.mode!r}.")
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -75,6 +73,8 @@ class RunConfig:
     def options(self) -> dict[str, Any]:
         """What goes to ``train`` by name."""
         chosen: dict[str, Any] = {"max_iter": self.max_iter, "preset": self.preset}
+        if self.mode != "convergent":
+            chosen["mode"] = self.mode
         chosen |= {name: getattr(self, name) for name in ("rho", "nu") if getattr(self, name) is not None}
         return chosen
 

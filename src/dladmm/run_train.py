@@ -17,7 +17,7 @@ import torch
 from dladmm.api import train
 from dladmm.atomic import replacing
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
-from dladmm.certificate import guarantee
+from dladmm.certificate_words import guarantee
 from dladmm.chain import mlp
 from dladmm.checkpoint import checkpoints, load_model, save_model
 from dladmm.errors import DataError, InputError
@@ -129,12 +129,15 @@ def _announce(config: RunConfig, data: str, widths: list[int], n_rows: int, fold
     parameters = sum((a + bias) * b for a, b in pairwise(widths))
     options = make_options(**config.options())
     loss = get_loss(config.loss)
-    rho = 3 * loss.H if options.rho is None else options.rho
+    follows = config.network == "gcn" and config.rows == "train"
+    promise = guarantee(
+        options.starting_rho(loss.H), loss.H, follows, accelerated=options.mode == "accelerated"
+    )
     lines = [
         f"data       {data}",
         f"network    {config.network} {'-'.join(map(str, widths))} ({config.activation}), {parameters:,} parameters",
         f"memory     about {_megabytes(widths, n_rows, config.dtype):,.0f} MB",
-        f"theory     {guarantee(rho, loss.H, config.network == 'gcn' and config.rows == 'train')}",
+        f"theory     {promise}",
         f"run        {folder}",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)

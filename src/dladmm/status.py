@@ -17,6 +17,7 @@ class Status(Enum):
         "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
         "variables set to their forward pass."
     )
+    STALLED = "Stopped because no shorter step lowers the training objective any more."
     INTERRUPTED = "Interrupted by the user; the parameters of the last whole iteration were kept."
     EARLY_STOPPED = "Stopped early: the validation score has not improved for the given patience."
 

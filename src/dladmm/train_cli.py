@@ -28,7 +28,10 @@ LossOption = Annotated[
 Penalty = Annotated[
     str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, non_negative, ...")
 ]
-Mode = Annotated[str | None, typer.Option(help="convergent: the paper's algorithm.")]
+Mode = Annotated[
+    str | None,
+    typer.Option(help="convergent (the paper's algorithm) or accelerated."),
+]
 Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
 Rho = Annotated[
     float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")

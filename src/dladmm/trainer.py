@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dladmm.acceleration import Accelerated, Method, Plain
 from dladmm.callbacks import Callback
-from dladmm.certificate import Certificate, Recomputed, certify, guarantee
+from dladmm.certificate import Certificate, Recomputed, certify
+from dladmm.certificate_words import guarantee
 from dladmm.chain import Chain
 from dladmm.engine import Engine, State
 from dladmm.errors import InputError
@@ -50,6 +52,8 @@ class Result:
         accuracy = self.history.last("train_accuracy")
         shown = "" if accuracy is None else f", train accuracy {accuracy:.4f}"
         certified = "certified" if self.certificate.certified else "not certified"
+        if self.certificate.accelerated:
+            certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
         return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
 
 
@@ -77,11 +81,13 @@ class Trainer:
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
-        rho = 3 * risk.H if options.rho is None else options.rho
+        rho = options.starting_rho(risk.H)
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.nu)
+        accelerated = options.mode == "accelerated"
+        self.method: Method = Accelerated(self.engine, self.state) if accelerated else Plain(self.engine)
         self.history = History()
-        self.guarantee = guarantee(rho, risk.H, chain.follows_forward)
+        self.guarantee = guarantee(rho, risk.H, chain.follows_forward, accelerated=accelerated)
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or diagnostics_interval(chain, x)
         self._start = float(self.engine.energy(self.state).lagrangian)
@@ -90,7 +96,7 @@ class Trainer:
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
-        if self.state.rho <= 2 * self.engine.risk.H:
+        if self.options.mode == "convergent" and self.state.rho <= 2 * self.engine.risk.H:
             warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
         self._requested = None
         self._tell("on_train_begin")
@@ -125,9 +131,10 @@ class Trainer:
         kept = self.state.clone_parameters()
         for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
             try:
-                if not self._iterate(k):
+                ended = self._iterate(k)
+                if ended is not None:
                     self.restore(kept)
-                    return Status.NON_FINITE
+                    return ended
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
                         kept_block[name].copy_(p)
@@ -145,15 +152,17 @@ class Trainer:
                 return self._requested
         return Status.MAX_ITER
 
-    def _iterate(self, k: int) -> bool:
-        """One iteration and its row of the history; false when a value is not finite."""
+    def _iterate(self, k: int) -> Status | None:
+        """One iteration and its row of the history; a status when there is no next iterate."""
         began = time.perf_counter()
-        steps = self.engine.sweep(self.state)
+        steps = self.method.iterate(self.state)
+        if steps is None:
+            return Status.STALLED
         row = measure(self.engine, self.state, steps)
         seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
         lagrangian = row["lagrangian"]
         if lagrangian is None or not math.isfinite(lagrangian) or not self._finite_parameters():
-            return False
+            return Status.NON_FINITE
         due = k % self._every == 0 or k == self.options.max_iter
         if due:
             row |= self._measured_with_products()
@@ -163,7 +172,7 @@ class Trainer:
         descent = (self._start if previous is None else previous) - lagrangian
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
         self._restored = False
-        return True
+        return None
 
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
@@ -194,7 +203,8 @@ class Trainer:
         return first is not None and last is not None and last > max(first, self._start)
 
     def _certify(self) -> Certificate:
-        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt)
+        accelerated = self.options.mode == "accelerated"
+        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt, accelerated)
         if not self._restored:
             return certificate
         energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
@@ -231,7 +241,10 @@ class Trainer:
             for name, value in self.engine.remembered(l).items():
                 tensors[f"memory.{l}.{name}"] = torch.as_tensor(value)
         options = self.engine.options
+        held, method = self.method.snapshot()
+        tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
         meta = {
+            "method": method,
             "rho": self.state.rho,
             "nu": self.state.nu,
             "alpha0": options.alpha0,
@@ -255,6 +268,8 @@ class Trainer:
             )
         for name in named:
             expected[name].copy_(tensors[name])
+        held = {n.removeprefix("method."): tensors[n] for n in named if n.startswith("method.")}
+        self.method.resume(held, meta.get("method", {}))
         self.engine.forget()
         for name, value in tensors.items():
             if name.startswith("memory."):

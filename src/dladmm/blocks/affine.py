@@ -29,6 +29,7 @@ class Affine(Block):
 
     linear = True
     counts_rows = True
+    knows_of_input = ("gram", "factor", "factor_key")
     penalised = ("W",)
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:

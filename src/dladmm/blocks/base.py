@@ -100,6 +100,9 @@ class Block(ABC):
     remembers: tuple[str, ...] = ()
     """Entries of the memory that cannot be computed again bit for bit, so that a checkpoint must hold them."""
 
+    knows_of_input: tuple[str, ...] = ()
+    """Entries of the memory that depend on the input alone."""
+
     @abstractmethod
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """Fresh parameters, float64 on the CPU. ``scale`` multiplies the usual (He) deviation."""
