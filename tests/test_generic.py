@@ -9,6 +9,7 @@ from torch import nn
 
 from dladmm import Chain, train
 from dladmm.blocks import Affine, Anchor, Elementwise, Generic, Scope, Term
+from dladmm.callbacks import Checkpoint
 from dladmm.regularizers import get_regularizer
 from dladmm.subproblems import SubproblemOptions
 
@@ -111,3 +112,12 @@ def test_the_cap_leaves_the_variable_where_it_was():
     (step,) = block.update_input(params, v, anchor, term, scope)
     assert torch.equal(v, before)
     assert float(step.squared) == 0.0
+
+
+def test_a_resumed_run_is_bit_equal_to_an_unbroken_one(blobs, tmp_path):
+    X, y = blobs
+    options = {"max_iter": 12, "init_scale": 1.0}
+    whole = train(generic_mlp(nn.Tanh()), X, y, **options)
+    train(generic_mlp(nn.Tanh()), X, y, **options | {"max_iter": 5}, callbacks=[Checkpoint(tmp_path)])
+    resumed = train(generic_mlp(nn.Tanh()), X, y, **options, callbacks=[Checkpoint(tmp_path, resume=True)])
+    assert whole.history["lagrangian"] == resumed.history["lagrangian"]

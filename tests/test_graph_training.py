@@ -12,6 +12,7 @@ import torch
 from scipy import sparse
 
 from dladmm import datasets
+from dladmm.callbacks import Checkpoint
 from dladmm.errors import InputError, InputTypeError
 from dladmm.experiments.gcn_convergent import PAPER, run, train_karate
 from dladmm.graph_api import train_graph
@@ -228,3 +229,15 @@ def test_within_a_point_of_the_papers_row(name):
     """One initialisation; docs/results/ has ten."""
     result = run(name, datasets.load(name), 0, progress=False)
     assert result.history["val_accuracy"][-1] >= PAPER[name][0] - 0.01
+
+
+@pytest.mark.parametrize("rows", ["all", "train"])
+@pytest.mark.parametrize("options", [{}, {"w_solver": "quadratic"}, {"mode": "accelerated"}])
+def test_a_resumed_run_is_bit_equal_to_an_unbroken_one(rows, options, tmp_path):
+    graph = datasets.load("sbm", n_nodes=120, n_classes=3, seed=0)
+    settings = {"hidden": (9, 7), "rows": rows, "max_iter": 12, **options}
+    whole = train_graph(graph, **settings)
+    train_graph(graph, **settings | {"max_iter": 5}, callbacks=[Checkpoint(tmp_path)])
+    resumed = train_graph(graph, **settings, callbacks=[Checkpoint(tmp_path, resume=True)])
+    assert whole.history["lagrangian"] == resumed.history["lagrangian"]
+    assert all(torch.equal(a, b) for a, b in zip(whole.state.W, resumed.state.W, strict=True))

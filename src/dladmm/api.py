@@ -86,7 +86,7 @@ def train(
     if init == "keep" and isinstance(model, nn.Module):
         params = _module_parameters(model, torch_dtype, torch_device)
     else:
-        params = _fresh_parameters(
+        params = fresh_parameters(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
     trainer = Trainer(
@@ -116,7 +116,7 @@ def _n_outputs(chain: Chain) -> int:
     raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")
 
 
-def _fresh_parameters(
+def fresh_parameters(
     chain: Chain,
     seed: int,
     scale: float,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dladmm.activations import Activation
-from dladmm.api import _fresh_parameters
+from dladmm.api import fresh_parameters
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, gcn
 from dladmm.datasets import GraphData
@@ -27,7 +27,7 @@ from dladmm.options import make_options
 from dladmm.regularizers import Regularizer, get_regularizer
 from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.trainer import Result, Trainer
-from dladmm.validation import _to_tensor, check_device, check_dtype, check_several_classes
+from dladmm.validation import to_tensor, check_device, check_dtype, check_several_classes
 
 Rows = Literal["all", "train"]
 
@@ -99,7 +99,7 @@ def train_graph(
         dtype=torch_dtype,
         device=torch_device,
     )
-    params = _fresh_parameters(
+    params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
     trainer = Trainer(
@@ -171,7 +171,7 @@ def graph_problem(
         raise InputError("train_mask is missing: it says which nodes are labelled.")
     train = check_mask(given.train_mask, n_nodes, "train_mask")
     held_out = _held_out(validation, given, n_nodes)
-    labels = _to_tensor(given.y, "y").cpu()
+    labels = to_tensor(given.y, "y").cpu()
     if labels.ndim == 0 or len(labels) != n_nodes:
         raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
     seen = train if held_out is None else train | held_out

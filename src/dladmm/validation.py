@@ -45,7 +45,7 @@ def check_device(device: str | torch.device) -> torch.device:
 
 def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A finite (N, features) tensor of the run's dtype on the run's device."""
-    x = _to_tensor(X, name)
+    x = to_tensor(X, name)
     if x.is_complex():
         raise InputTypeError(f"{name} is complex; only real numbers are supported.")
     if x.ndim < 2:
@@ -72,7 +72,7 @@ def check_targets(
     y: Any, loss: Loss, n_rows: int, n_outputs: int, *, name: str, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Targets as the loss wants them, one row a sample."""
-    target = _to_tensor(y, name)
+    target = to_tensor(y, name)
     if target.ndim == 0 or len(target) != n_rows:
         rows = 0 if target.ndim == 0 else len(target)
         raise InputError(f"{name} has {rows} rows, but there are {n_rows} samples.")
@@ -83,7 +83,7 @@ def check_targets(
 
 def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
     """Row multiplicities (N, 1): finite, positive, one a sample."""
-    weight = _to_tensor(sample_weight, "sample_weight").to(device=x.device, dtype=x.dtype)
+    weight = to_tensor(sample_weight, "sample_weight").to(device=x.device, dtype=x.dtype)
     if weight.shape not in ((len(x),), (len(x), 1)):
         raise InputError(
             f"sample_weight must have shape ({len(x)},), one a sample, got {tuple(weight.shape)}."
@@ -101,7 +101,7 @@ def check_several_classes(loss: Loss, target: Tensor) -> None:
         raise InputError("y holds one class only; at least two are needed to train a classifier.")
 
 
-def _to_tensor(value: Any, name: str) -> Tensor:
+def to_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     array = np.asarray(value)

@@ -47,6 +47,9 @@ class GraphConv(Block):
         self.n_in, self.n_out = n_in, n_out
         self.activation = get_activation(activation)
         self.linear = self.activation.name == "identity"
+        self.remembers = (
+            () if self.linear else ("H",)
+        )  # H is the cached prediction itself where f is the identity
         self.continuous = self.activation.continuous
         self.follows_forward = rows is not None
         self.graph = Propagation(n_in, n_out, adjacency, rows)
