@@ -42,3 +42,15 @@ def test_readme_shows_code_that_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Property 2" in done.stdout
     assert (tmp_path / "digits.dladmm").exists()
+
+
+def test_usage_page_shows_code_that_runs(tmp_path):
+    page = (EXAMPLES.parent / "docs" / "usage.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 6
+    code = "import warnings\nwarnings.simplefilter('ignore')\n" + "\n".join(blocks)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -59,6 +59,8 @@ def test_every_command_has_help(command):
     result = CliRunner().invoke(app, [*command, "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
+    if command and command != ["train"] and command != ["datasets"]:
+        assert "Example" in result.output
 
 
 def test_no_figure_of_the_results_page_is_typed_by_hand():

@@ -17,12 +17,14 @@ from dladmm.estimators import MLPClassifier, MLPRegressor
 from dladmm.graph_api import train_graph
 from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
+from dladmm.losses import CallableLoss
 from dladmm.options import TrainOptions
 from dladmm.status import Status
 from dladmm.subproblems import SubproblemOptions
 from dladmm.trainer import ConvergenceNotGuaranteed, Result, Trainer
 
 __all__ = [
+    "CallableLoss",
     "Callback",
     "Certificate",
     "Chain",

@@ -27,7 +27,7 @@ from dladmm.options import make_options
 from dladmm.regularizers import Regularizer, get_regularizer
 from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.trainer import Result, Trainer
-from dladmm.validation import to_tensor, check_device, check_dtype, check_several_classes
+from dladmm.validation import check_device, check_dtype, check_several_classes, to_tensor
 
 Rows = Literal["all", "train"]
 
