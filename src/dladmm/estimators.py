@@ -23,6 +23,7 @@ from dladmm.callbacks import Callback
 from dladmm.chain import mlp
 from dladmm.errors import InputError
 from dladmm.estimator_file import Saved
+from dladmm.estimator_parts import progress, widths
 from dladmm.losses import Loss, get_loss
 from dladmm.options import Mode, given
 from dladmm.status import Status
@@ -117,7 +118,7 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
                 dtype=dtype,
                 sample_weight=weight,
                 validation=validation,
-                callbacks=[*self._progress(), *self.callbacks, *stopping],
+                callbacks=[*progress(self), *self.callbacks, *stopping],
                 mode=self.mode,
                 w_solver=self.w_solver,
                 a_solver=self.a_solver,
@@ -158,23 +159,11 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
     def _choose_dtype(self, n_rows: int) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        small = n_rows * max(self._widths(), default=1) <= SMALL
+        small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= SMALL
         return "float64" if small and check_device(self.device).type == "cpu" else "float32"
 
-    def _widths(self) -> tuple[int, ...]:
-        sizes = self.hidden_layer_sizes
-        sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
-        return tuple(int(width) for width in sizes)
-
     def _chain(self, n_in: int, n_outputs: int) -> Any:
-        return mlp([n_in, *self._widths(), n_outputs], self.activation)
-
-    def _progress(self) -> list[Callback]:
-        if not self.verbose:
-            return []
-        from dladmm.progress import ProgressBar
-
-        return [ProgressBar(type(self).__name__)]
+        return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)
 
     def _take(self, result: Result, loss: Loss) -> None:
         self._remember(result, loss)

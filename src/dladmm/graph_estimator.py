@@ -19,6 +19,7 @@ from dladmm.callbacks import Callback
 from dladmm.datasets import GraphData
 from dladmm.errors import InputError, InputTypeError
 from dladmm.estimator_file import Saved
+from dladmm.estimator_parts import progress, widths
 from dladmm.graph import check_mask, check_node_features
 from dladmm.graph_api import Rows, train_graph
 from dladmm.losses import Loss, get_loss
@@ -104,7 +105,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 edges,
                 encoded,
                 mask,
-                hidden=self._widths(),
+                hidden=widths(self.hidden_layer_sizes),
                 activation=self.activation,
                 rows=self.rows,
                 loss=loss,
@@ -119,7 +120,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),
                 device=self.device,
                 dtype=self.dtype,
-                callbacks=[*self._progress(), *self.callbacks],
+                callbacks=[*progress(self), *self.callbacks],
             )
         self._remember(result, loss)
         if result.status is Status.MAX_ITER:
@@ -173,18 +174,6 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         tensor = torch.from_numpy(features) if dense else csr_tensor(features, weight.dtype, weight.device)
         output: Tensor = self.module_(tensor.to(weight.device), torch.as_tensor(np.asarray(edges))).cpu()
         return output
-
-    def _widths(self) -> tuple[int, ...]:
-        sizes = self.hidden_layer_sizes
-        sizes = (sizes,) if isinstance(sizes, (int, np.integer)) else tuple(sizes)
-        return tuple(int(width) for width in sizes)
-
-    def _progress(self) -> list[Callback]:
-        if not self.verbose:
-            return []
-        from dladmm.progress import ProgressBar
-
-        return [ProgressBar(type(self).__name__)]
 
 
 def _unpack(

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Logger(Callback):
+class Logger(Callback, ABC):
     """Writes each iteration somewhere. Subclasses have ``_open`` (may raise), ``_first``, ``_log`` and ``_close``.
 
     ``_first`` comes before the first row of a run, new or resumed: only then is it known where the run starts.
@@ -60,8 +61,9 @@ class Logger(Callback):
             message = f"{type(self).__name__} failed: {error}. The run goes on without it."
             warnings.warn(message, CallbackWarning, stacklevel=3)
 
+    @abstractmethod
     def _open(self, trainer: Trainer) -> None:
-        raise NotImplementedError
+        """Get ready to write; an error here ends the run before it begins."""
 
     def _close(self, result: Result) -> None:
         """Nothing to do, for files."""
@@ -69,8 +71,9 @@ class Logger(Callback):
     def _first(self, history: History) -> None:
         """Nothing to do, for most."""
 
+    @abstractmethod
     def _log(self, row: dict[str, Value]) -> None:
-        raise NotImplementedError
+        """Write one iteration."""
 
 
 class _FileLogger(Logger):
@@ -103,8 +106,9 @@ class _FileLogger(Logger):
     def _heading(self) -> str:
         return ""
 
+    @abstractmethod
     def _line(self, row: dict[str, Value]) -> str:
-        raise NotImplementedError
+        """One iteration as a line of the file."""
 
 
 class CSVLogger(_FileLogger):
