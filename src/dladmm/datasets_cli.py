@@ -99,7 +99,7 @@ def _errors_as_lines(as_json: bool) -> Iterator[None]:
 
 
 def _print_error(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"dladmm: {message}", file=sys.stderr)
 
 
 def _print_json(value: dict[str, Any]) -> None:
