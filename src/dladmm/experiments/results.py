@@ -14,8 +14,9 @@ HEAD = """# Results
 
 This page is made from the files in `docs/results/` by `python -m dladmm.experiments.results docs`; each file is the
 output of the command that stands above its table. Settings were chosen on validation splits of training data, test
-sets are for reporting; `docs/graphs.md` says where the graphs' choice fell short of that. "Rises" counts iterations at which the augmented Lagrangian rose beyond rounding; "certified"
-means rho > 2H and everything the theory promises was seen (`docs/theory.md`).
+sets are for reporting; `docs/graphs.md` says where the graphs' choice fell short of that. "Rises" counts iterations at
+which the augmented Lagrangian rose beyond rounding; "certified" means rho > 2H and everything the theory promises was
+seen (`docs/theory.md`).
 """
 
 TITLES = {
