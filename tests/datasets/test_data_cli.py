@@ -83,7 +83,9 @@ def test_verify(folder):
     damaged = _run("verify", "--data-dir", folder)
     assert damaged.exit_code == 2
     assert "damaged  hello.npz its sha256 is" in damaged.stdout
-    assert damaged.stderr == "dladmm: 1 of 1 file damaged or missing; mend with: dladmm datasets fetch hello\n"
+    assert (
+        damaged.stderr == "dladmm: 1 of 1 file damaged or missing; mend with: dladmm datasets fetch hello\n"
+    )
 
 
 def test_verify_as_json(folder):
