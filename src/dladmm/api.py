@@ -12,6 +12,7 @@ from dladmm.blocks import Affine, GraphConv, Params
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module
 from dladmm.errors import InputError
+from dladmm.iteration import MethodFactory
 from dladmm.losses import Loss, Risk, get_loss
 from dladmm.options import make_options
 from dladmm.regularizers import Regularizer, get_regularizer
@@ -42,6 +43,7 @@ def train(
     sample_weight: Any = None,
     validation: tuple[Any, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    method: MethodFactory | None = None,
     **options: Any,
 ) -> Result:
     """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
@@ -50,7 +52,8 @@ def train(
     :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. ``X`` has one row a sample; ``y`` holds class
     indices, or real targets for a regression loss. ``init="fresh"`` draws new weights from ``random_state``,
     ``init="keep"`` starts from the module's own.
-    ``sample_weight`` says how often each row counts. ``options`` are those of
+    ``sample_weight`` says how often each row counts. ``method`` runs another method in the same loop, as
+    :mod:`dladmm.baselines` does. ``options`` are those of
     :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
 
     >>> from sklearn.datasets import load_digits
@@ -99,6 +102,7 @@ def train(
         rows=rows,
         validation=held_out,
         callbacks=callbacks,
+        method=method,
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):

@@ -65,6 +65,7 @@ class Certificate:
     agreement_tolerance: float
     follows_forward: bool = False
     accelerated: bool = False
+    baseline: str | None = None
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -109,7 +110,10 @@ class Certificate:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Certificate:
         """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
-        known = {name: values[name] for name in cls.__dataclass_fields__}
+        later = {"baseline"}  # files written before there was one lack it
+        known = {
+            name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
+        }
         for name, value in known.items():
             if isinstance(value, dict):
                 numbers = {key: math.nan if item is None else item for key, item in value.items()}
@@ -132,11 +136,12 @@ def certify(
     start: float,
     exempt: Sequence[int],
     accelerated: bool = False,
+    baseline: str | None = None,
 ) -> Certificate:
     """Check the run against the theory; ``start`` is the Lagrangian before the first iteration.
 
     An accelerated run is at a feasible point after every iteration, where the Lagrangian is the true objective: then
-    descent is the safeguard's promise, without a rate.
+    descent is the safeguard's promise, without a rate. Of a ``baseline`` it says what was seen and claims nothing.
     """
     H = engine.risk.H
     lagrangian = [start, *(_number(v) for v in history["lagrangian"])]
@@ -147,6 +152,7 @@ def certify(
         all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho))
         and not follows_forward
         and not accelerated
+        and baseline is None
     )
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []
@@ -186,6 +192,7 @@ def certify(
         agreement_tolerance=1e-6 if state.u.dtype == torch.float64 else 1e-2,
         follows_forward=follows_forward,
         accelerated=accelerated,
+        baseline=baseline,
     )
 
 

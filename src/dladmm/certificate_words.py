@@ -8,8 +8,16 @@ if TYPE_CHECKING:
     from dladmm.certificate import Certificate
 
 
-def guarantee(rho: float, H: float, follows_forward: bool = False, accelerated: bool = False) -> str:
+def guarantee(
+    rho: float,
+    H: float,
+    follows_forward: bool = False,
+    accelerated: bool = False,
+    baseline: str | None = None,
+) -> str:
     """What can be promised before training, in words."""
+    if baseline is not None:
+        return f"A baseline ({baseline}): the theory of dlADMM does not speak of it, and nothing is promised."
     if accelerated:
         return "Accelerated: the true training objective never rises (safeguard); the paper's theorems are not claimed."
     if follows_forward:
@@ -28,6 +36,8 @@ def guarantee(rho: float, H: float, follows_forward: bool = False, accelerated: 
 
 def sentences(c: Certificate) -> list[str]:
     """The certificate in words, one line a statement."""
+    if c.baseline is not None:
+        return _of_baseline(c)
     if c.accelerated:
         return _safeguarded(c)
     checked = c.iterations - len(c.exempt)
@@ -61,10 +71,26 @@ def _safeguarded(c: Certificate) -> list[str]:
     """An accelerated run: what the safeguard promised and what was seen."""
     fell = c.iterations - len(c.descent_violations)
     head = "Safeguarded" if c.monotone and c.bounded and c.agrees else "NOT safeguarded"
-    agree = "agrees" if c.agrees else "does NOT agree"
     return [
         f"{head}: the true training objective did not rise in {fell} of {c.iterations} iterations.",
         "  " + guarantee(c.rho, c.H, accelerated=True),
+        *_seen_of_objective(c),
+    ]
+
+
+def _of_baseline(c: Certificate) -> list[str]:
+    """A run of another method: what was seen, and no promise."""
+    fell = c.iterations - len(c.descent_violations)
+    return [
+        guarantee(c.rho, c.H, baseline=c.baseline),
+        f"  Its objective did not rise in {fell} of {c.iterations} iterations.",
+        *_seen_of_objective(c),
+    ]
+
+
+def _seen_of_objective(c: Certificate) -> list[str]:
+    agree = "agrees" if c.agrees else "does NOT agree"
+    return [
         f"  Largest entry of any variable {c.largest_norm:.3g}.",
         f"  Recomputed from raw data: objective {c.lagrangian.recomputed:.6g} (reported {c.lagrangian.reported:.6g}), "
         f"which {agree}.",

@@ -22,6 +22,7 @@ from dladmm.graph import (
     normalised_adjacency,
     propagated_features,
 )
+from dladmm.iteration import MethodFactory
 from dladmm.losses import Loss, Risk, get_loss
 from dladmm.options import make_options
 from dladmm.regularizers import Regularizer, get_regularizer
@@ -63,6 +64,7 @@ def train_graph(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     callbacks: Sequence[Callback] = (),
+    method: MethodFactory | None = None,
     **options: Any,
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
@@ -111,6 +113,7 @@ def train_graph(
         params=params,
         validation=problem.validation,
         callbacks=callbacks,
+        method=method,
     )
     return trainer.fit()
 

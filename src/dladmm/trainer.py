@@ -21,6 +21,7 @@ from dladmm.chain import Chain
 from dladmm.engine import Engine, State
 from dladmm.errors import InputError
 from dladmm.history import History, Value
+from dladmm.iteration import MethodFactory
 from dladmm.losses import Risk
 from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root
 from dladmm.options import TrainOptions
@@ -54,13 +55,16 @@ class Result:
         certified = "certified" if self.certificate.certified else "not certified"
         if self.certificate.accelerated:
             certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
+        if self.certificate.baseline is not None:
+            certified = f"baseline {self.certificate.baseline}"
         return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
 
 
 class Trainer:
     """Trains one chain on one data set: ``fit()`` runs the loop and returns a :class:`Result`.
 
-    Everything it is given has been checked already; :func:`dladmm.train` is the front door.
+    Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
+    iteration in the place of dlADMM's (:mod:`dladmm.iteration`).
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Trainer:
         rows: Tensor | None = None,
         validation: tuple[Tensor, Risk] | None = None,
         callbacks: Sequence[Callback] = (),
+        method: MethodFactory | None = None,
     ) -> None:
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
         self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows)
@@ -84,19 +89,35 @@ class Trainer:
         rho = options.starting_rho(risk.H)
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.nu)
-        accelerated = options.mode == "accelerated"
-        self.method: Method = Accelerated(self.engine, self.state) if accelerated else Plain(self.engine)
+        self.baseline: str | None = None
+        self.method = self._own_method() if method is None else self._other_method(method)
         self.history = History()
-        self.guarantee = guarantee(rho, risk.H, chain.follows_forward, accelerated=accelerated)
+        self.guarantee = guarantee(
+            rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
+        )
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or diagnostics_interval(chain, x)
         self._start = float(self.engine.energy(self.state).lagrangian)
         self._requested: Status | None = None
         self._restored = False
 
+    def _own_method(self) -> Method:
+        accelerated = self.options.mode == "accelerated"
+        return Accelerated(self.engine, self.state) if accelerated else Plain(self.engine)
+
+    def _other_method(self, make: MethodFactory) -> Method:
+        """Another method, which starts feasible and brings the engine it is measured with."""
+        o = self.options
+        if o.mode != "convergent" or o.start != "feasible" or o.rho_rule is not None:
+            raise InputError("mode, start and rho_rule are settings of dlADMM; leave them out beside method.")
+        method = make(self.engine, self.state)
+        self.engine, self.baseline = method.engine, method.name
+        return method
+
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
-        if self.options.mode == "convergent" and self.state.rho <= 2 * self.engine.risk.H:
+        covers = self.options.mode == "convergent" and self.baseline is None
+        if covers and self.state.rho <= 2 * self.engine.risk.H:
             warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
         self._requested = None
         self._tell("on_train_begin")
@@ -204,7 +225,9 @@ class Trainer:
 
     def _certify(self) -> Certificate:
         accelerated = self.options.mode == "accelerated"
-        certificate = certify(self.engine, self.state, self.history, self._start, self._exempt, accelerated)
+        certificate = certify(
+            self.engine, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+        )
         if not self._restored:
             return certificate
         energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
@@ -244,6 +267,7 @@ class Trainer:
         held, method = self.method.snapshot()
         tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
         meta = {
+            "iteration": self._iteration(),
             "method": method,
             "rho": self.state.rho,
             "nu": self.state.nu,
@@ -258,8 +282,13 @@ class Trainer:
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
         expected, _ = self.snapshot()
-        named = {name for name in tensors if not name.startswith("memory.")}
-        wrong = sorted(named ^ {name for name in expected if not name.startswith("memory.")})
+        if meta.get("iteration", self._iteration()) != self._iteration():
+            raise InputError(
+                f"the snapshot is of a run with {meta['iteration']}, this run has {self._iteration()}."
+            )
+        varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
+        named = {name for name in tensors if not name.startswith(varying)}
+        wrong = sorted(named ^ {name for name in expected if not name.startswith(varying)})
         wrong += [n for n in sorted(named & set(expected)) if tensors[n].shape != expected[n].shape]
         wrong += [n for n in sorted(named & set(expected)) if tensors[n].dtype != expected[n].dtype]
         if wrong:
@@ -268,7 +297,7 @@ class Trainer:
             )
         for name in named:
             expected[name].copy_(tensors[name])
-        held = {n.removeprefix("method."): tensors[n] for n in named if n.startswith("method.")}
+        held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
         self.method.resume(held, meta.get("method", {}))
         self.engine.forget()
         for name, value in tensors.items():
@@ -279,6 +308,10 @@ class Trainer:
         self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
         self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
         self.history = History(meta["history"])
+
+    def _iteration(self) -> str:
+        """What makes an iteration, by name: a snapshot fits only a run of the same method."""
+        return self.baseline or f"dladmm {self.options.mode}"
 
     def _tell(self, hook: str) -> None:
         for callback in self.callbacks:
