@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dladmm.machine import describe
+
 if TYPE_CHECKING:
     from dladmm.trainer import Result
 
@@ -26,6 +28,7 @@ def write_run(result: Result, folder: Path, settings: dict[str, Any]) -> Path:
         "settings": settings,
         "last": {name: result.history.last(name) for name in columns},
         "certificate": result.certificate.to_dict(),
+        "machine": describe(result.state.u.device),
     }
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, allow_nan=False), encoding="utf-8")
     (folder / "certificate.txt").write_text(f"{result.certificate}\n", encoding="utf-8")
