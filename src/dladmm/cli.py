@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dladmm import datasets_cli, train_cli
+from dladmm import datasets_cli, report_cli, train_cli
 from dladmm._version import __version__
 from dladmm.errors import DladmmError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(train_cli.app, name="train")
 app.command("predict")(train_cli.predict)
+app.command("report")(report_cli.report)
 app.add_typer(datasets_cli.app, name="datasets")
 
 

@@ -1,0 +1,7 @@
+"""A finished run, or a folder of them, as one HTML page and as figures for a paper."""
+
+from dladmm.report.data import Report, Run, read_report
+from dladmm.report.figures import write_figures
+from dladmm.report.page import render, write_page
+
+__all__ = ["Report", "Run", "read_report", "render", "write_figures", "write_page"]

@@ -1,0 +1,216 @@
+"""The figures of a group of runs, as plain data: what the page and matplotlib both draw.
+
+One method alone is shown with a colour for each quantity (Lagrangian beside objective, train beside test). Several
+methods are shown with a colour for each method and a figure for each quantity. Where there are several seeds, each is
+a thin line and their mean a thick one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from statistics import median_high
+
+from dladmm.report.data import Column
+from dladmm.report.groups import Group, Point, Variant, points
+
+QUANTITIES = {
+    "val_accuracy": "Test accuracy",
+    "train_accuracy": "Training accuracy",
+    "loss": "Training loss",
+    "val_loss": "Test loss",
+    "objective": "Objective F",
+    "lagrangian": "Augmented Lagrangian",
+    "primal_residual": "Primal residual",
+    "stationarity": "Stationarity",
+    "dual_optimality": "Lemma 2 residual",
+}
+PANELS = (
+    ("Accuracy", "accuracy", ("train_accuracy", "val_accuracy")),
+    ("Loss of the network", "mean loss", ("loss", "val_loss")),
+    ("What the theory speaks of", "value", ("lagrangian", "objective")),
+    ("Residuals", "norm", ("primal_residual", "stationarity", "dual_optimality")),
+)
+EXPLANATIONS = {
+    "Accuracy": "Share of rows the network itself (its forward pass) classifies rightly.",
+    "Loss of the network": "Mean loss of the network's forward pass, not of the relaxed last layer.",
+    "What the theory speaks of": "The theory promises that the augmented Lagrangian falls at every iteration.",
+    "Residuals": "Distances from feasibility, from a critical point, and from what Lemma 2 says of the multiplier.",
+    "val_accuracy": "Share of test rows the network classifies rightly.",
+    "train_accuracy": "Share of training rows the network classifies rightly.",
+    "loss": "Mean loss of the network on the training rows.",
+    "val_loss": "Mean loss of the network on the test rows.",
+    "objective": "F: the summed loss with its penalties; for ADMM of the relaxed problem.",
+    "lagrangian": "The theory promises that it falls at every iteration.",
+    "primal_residual": "How far the last layer is from its constraint.",
+    "stationarity": "Distance of the iterate from a critical point of the Lagrangian.",
+    "dual_optimality": "How far the multiplier is from what Lemma 2 says of it.",
+}
+
+PALETTE = (
+    ("#0067a5", "#5ab4f0"), ("#c8500a", "#ff9a5c"), ("#00795a", "#3fd0a0"), ("#9b3d8c", "#e394d4"),
+    ("#8a6a00", "#e8cf4a"), ("#007c8a", "#5fd3e0"), ("#a3203c", "#ff8fa3"), ("#555d66", "#b4bcc6"),
+)  # fmt: skip
+"""For light and dark paper: 3:1 against it, told apart in the common colour blindnesses, never alone (DASHES)."""
+
+DASHES = ((), (8, 4), (3, 2), (10, 3, 2, 3), (14, 4), (5, 2, 5, 6), (10, 3, 2, 3, 2, 3), (2, 3))
+"""On and off lengths by the same index, so that a figure also reads in grey."""
+
+LOG_FROM = 20.0
+"""Values whose positive ones span more than this factor, with none below zero, start out on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line; ``thin`` for a single seed that has a mean beside it."""
+
+    name: str
+    thin: bool
+    iteration: Column
+    seconds: Column
+    values: Column
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A label of the legend, and the lines it stands for: the thin ones first, the one to read last."""
+
+    label: str
+    style: int
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    key: str
+    title: str
+    y_label: str
+    explanation: str
+    log: bool
+    entries: tuple[Entry, ...]
+
+    @property
+    def has_seconds(self) -> bool:
+        return any(s is not None for entry in self.entries for s in entry.curves[-1].seconds)
+
+
+def figures_of(groups: Sequence[Group]) -> list[list[Figure]]:
+    """The figures of each group, without quantities that no run measured.
+
+    A method keeps its colour from one data set to the next.
+    """
+    labels = dict.fromkeys(variant.label for group in groups for variant in group.variants)
+    styles = {label: place for place, label in enumerate(labels)}
+    return [_alone(group) if len(group.variants) == 1 else _compared(group, styles) for group in groups]
+
+
+def _alone(group: Group) -> list[Figure]:
+    variant = group.variants[0]
+    return [
+        _figure(group, title, title, unit, entries)
+        for title, unit, columns in PANELS
+        if (entries := [Entry(QUANTITIES[c], i, _curves(variant, c)) for i, c in enumerate(columns)])
+        and any(entry.curves for entry in entries)
+    ]
+
+
+def _compared(group: Group, styles: dict[str, int]) -> list[Figure]:
+    return [
+        _figure(group, title, column, title, entries)
+        for column, title in QUANTITIES.items()
+        if (entries := [Entry(v.label, styles[v.label], _curves(v, column)) for v in group.variants])
+        and any(entry.curves for entry in entries)
+    ]
+
+
+def _figure(group: Group, title: str, about: str, y_label: str, entries: list[Entry]) -> Figure:
+    measured = tuple(entry for entry in entries if entry.curves)
+    values = [v for entry in measured for curve in entry.curves for v in curve.values if v is not None]
+    positive = [v for v in values if v > 0]
+    log = (
+        "accuracy" not in y_label.lower()
+        and min(values) >= 0
+        and max(values) > LOG_FROM * min(positive, default=1)
+    )
+    return Figure(slug(f"{group.dataset} {title}"), title, y_label, EXPLANATIONS[about], log, measured)
+
+
+def _curves(variant: Variant, column: str) -> tuple[Curve, ...]:
+    several = len(variant.runs) > 1
+    single = [
+        _curve(run.name if run.seed is None else f"seed {run.seed}", several, points(run, column))
+        for run in variant.runs
+        if run.last(column) is not None
+    ]
+    mean = _curve(f"mean of {len(variant.runs)} runs", False, variant.mean(column)) if several else None
+    return (*single, mean) if mean and mean.values else tuple(single)
+
+
+def _curve(name: str, thin: bool, rows: list[Point]) -> Curve:
+    """Rows without a value are left out where the quantity is measured only now and then, and are gaps elsewhere.
+
+    Now and then is the usual distance of two measured rows: a longer one is a gap, and breaks the line.
+    """
+    places = [i for i, (_, _, value) in enumerate(rows) if value is not None]
+    usual = median_high([b - a for a, b in pairwise(places)] or [1])
+    kept: list[Point] = []
+    for before, place in zip([None, *places], places, strict=False):
+        if before is not None and place - before > usual:
+            kept.append(rows[before + 1])
+        kept.append(rows[place])
+    return Curve(name, thin, [k for k, _, _ in kept], [s for _, s, _ in kept], [v for _, _, v in kept])
+
+
+def in_words(figure: Figure) -> list[str]:
+    """The figure for those who do not see it: where each curve begins, ends, and is lowest and highest."""
+    sentences = []
+    for entry in figure.entries:
+        curve = entry.curves[-1]
+        measured = [
+            (k, v)
+            for k, v in zip(curve.iteration, curve.values, strict=True)
+            if v is not None and k is not None
+        ]
+        if not measured:
+            sentences.append(f"{entry.label}: nothing was measured.")
+            continue
+        (first, start), (last, end) = measured[0], measured[-1]
+        low, high = min(measured, key=lambda p: p[1]), max(measured, key=lambda p: p[1])
+        of = f" ({curve.name})" if len(entry.curves) > 1 else ""
+        sentences.append(
+            f"{entry.label}{of}: {start:.4g} at iteration {first:g}, {end:.4g} at iteration {last:g}; "
+            f"lowest {low[1]:.4g} at {low[0]:g}, highest {high[1]:.4g} at {high[0]:g}."
+        )
+    return sentences
+
+
+def thinned(curve: Curve, most: int = 1500) -> Curve:
+    """At most about ``most`` points, keeping the lowest and highest of every stretch, so that no spike is lost."""
+    n = len(curve.values)
+    if n <= most:
+        return curve
+    width = ceil(2 * n / most)
+    kept: set[int] = {0, n - 1}
+    for start in range(0, n, width):
+        places = range(start, min(start + width, n))
+        known = [i for i in places if curve.values[i] is not None]
+        kept |= _extremes(known, curve.values) if known else {start}
+    order = sorted(kept)
+
+    def pick(column: Column) -> Column:
+        return [column[i] for i in order]
+
+    return Curve(curve.name, curve.thin, pick(curve.iteration), pick(curve.seconds), pick(curve.values))
+
+
+def _extremes(places: Iterable[int], values: Column) -> set[int]:
+    ranked = sorted(places, key=lambda i: values[i] or 0.0)
+    return {ranked[0], ranked[-1]}
+
+
+def slug(text: str) -> str:
+    """A name for files and anchors: lower case letters, digits and single hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "figure"

@@ -1,0 +1,226 @@
+"""Run folders, as ``runs.write_run`` leaves them, read into plain objects.
+
+The files may come from anyone: sizes are bounded, nothing is executed, and whatever does not fit is refused with the
+name of the file before anything is written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from dladmm.errors import InputError
+
+Column = list[float | None]
+
+HISTORY, METRICS, CERTIFICATE = "history.csv", "metrics.json", "certificate.txt"
+LARGEST_FILE = 64 * 2**20
+PLACES = ("out", "data_dir", "config", "resume")
+"""Settings that say where files lie on somebody's machine; a page is for showing around, so they stay out of it."""
+SOURCES = ("dataset", "csv", "npz", "target")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run. ``columns`` are those of its history; ``None`` in them is a gap (not measured, or not finite)."""
+
+    name: str
+    settings: dict[str, Any]
+    status: str
+    message: str
+    columns: dict[str, Column]
+    certificate: dict[str, Any] | None
+    words: tuple[str, ...]
+    machine: dict[str, Any]
+
+    @property
+    def method(self) -> str:
+        """The name of the method; a run of ``dladmm train`` needs none."""
+        named = self.settings.get("method")
+        if named:
+            return str(named)
+        mode = self.settings.get("mode")
+        return f"dlADMM ({mode})" if mode not in (None, "convergent") else "dlADMM"
+
+    @property
+    def dataset(self) -> str:
+        """The data set, else the user's own file, else the folder: what runs must share to be overlaid."""
+        named = (self.settings.get(key) for key in ("dataset", "csv", "npz"))
+        return next((str(name) for name in named if name), self.name.rpartition("/")[2])
+
+    @property
+    def seed(self) -> Any:
+        return self.settings.get("seed", self.settings.get("random_state"))
+
+    @property
+    def iterations(self) -> int:
+        return int(self.last("iteration") or 0)
+
+    @property
+    def seconds_per_iteration(self) -> float | None:
+        measured = [
+            (k, s) for k, s in zip(self.columns["iteration"], self.column("seconds"), strict=True) if k and s
+        ]
+        return measured[-1][1] / measured[-1][0] if measured else None
+
+    @property
+    def verdict(self) -> str | None:
+        """``certified``, ``safeguarded``, ``not certified``; ``None`` for a method without a certificate."""
+        if self.certificate is None:
+            return None
+        if self.certificate.get("accelerated"):
+            kept = all(self.certificate.get(name) for name in ("monotone", "bounded", "agrees"))
+            return "safeguarded" if kept else "not safeguarded"
+        return "certified" if self.certificate.get("certified") else "not certified"
+
+    def column(self, name: str) -> Column:
+        """A column of the history; gaps throughout where the run did not record it."""
+        return self.columns.get(name) or [None] * len(self.columns["iteration"])
+
+    def last(self, name: str) -> float | None:
+        return next((value for value in reversed(self.column(name)) if value is not None), None)
+
+    def best(self, name: str) -> float | None:
+        return max((value for value in self.column(name) if value is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a page shows: the name of the folder and its runs in the order of their names."""
+
+    title: str
+    runs: tuple[Run, ...]
+
+
+def read_report(folder: str | os.PathLike[str]) -> Report:
+    """Every run at or below ``folder``."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder; give the folder of a run, or a folder of runs.")
+    folders = _run_folders(root)
+    if not folders:
+        raise InputError(
+            f"{root} holds no run: no folder in it has {HISTORY} and {METRICS} (dladmm train writes them)."
+        )
+    title = root.resolve().name or "runs"
+    names = [title if path == root else path.relative_to(root).as_posix() for path in folders]
+    return Report(title, tuple(_read_run(path, name) for path, name in zip(folders, names, strict=True)))
+
+
+def _run_folders(root: Path) -> list[Path]:
+    """Folders with a history, or with metrics but no run below (those lack their history, and that is an error)."""
+    with_history, with_metrics = [], []
+    for place, _, files in os.walk(root):
+        if HISTORY in files:
+            with_history.append(Path(place))
+        elif METRICS in files:
+            with_metrics.append(Path(place))
+    lacking = [path for path in with_metrics if not any(run.is_relative_to(path) for run in with_history)]
+    return sorted(with_history + lacking)
+
+
+def _read_run(folder: Path, name: str) -> Run:
+    columns = _columns(folder / HISTORY)
+    metrics = _json_object(folder / METRICS)
+
+    def part(key: str, kind: type, default: Any) -> Any:
+        value = metrics.get(key)
+        value = default if value is None else value
+        if not isinstance(value, kind):
+            raise InputError(f"{folder / METRICS}: {key!r} is missing or not {_KINDS[kind]}.")
+        return value
+
+    certificate = part("certificate", dict, {}) or None
+    words = _text(folder / CERTIFICATE).split("\n") if certificate else []
+    if certificate and not any(map(str.strip, words)):
+        raise InputError(f"{folder / CERTIFICATE} is empty, but {METRICS} speaks of a certificate.")
+    return Run(
+        name=name,
+        settings=_without_places(part("settings", dict, None)),
+        status=part("status", str, None),
+        message=part("message", str, ""),
+        columns=columns,
+        certificate=certificate,
+        words=tuple(line.strip() for line in words if line.strip()),
+        machine=part("machine", dict, {}),
+    )
+
+
+_KINDS: dict[type, str] = {dict: "an object", str: "a text"}
+
+
+def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
+    """Without places, and without the kinds of input that were not used."""
+    unused = [key for key in SOURCES if key in settings and settings[key] is None]
+    kept = {key: value for key, value in settings.items() if key not in (*PLACES, *unused)}
+    for key in ("csv", "npz"):
+        if isinstance(kept.get(key), str):
+            kept[key] = PureWindowsPath(kept[key]).name or kept[key]  # takes both kinds of slash apart
+    return kept
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(f"{path} is missing; a run folder holds {HISTORY}, {METRICS} and {CERTIFICATE}.")
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(
+                f"{path} is larger than {LARGEST_FILE // 2**20} MB, which no file of a run should be."
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} could not be read as UTF-8 text: {error}") from error
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} must hold a JSON object, not {type(value).__name__}.")
+    return value
+
+
+def _columns(path: Path) -> dict[str, Column]:
+    try:
+        rows = list(csv.reader(io.StringIO(_text(path), newline="")))
+    except csv.Error as error:
+        raise InputError(f"{path} is not CSV: {error}") from error
+    header = rows[0] if rows else []
+    if "iteration" not in header or len(set(header)) < len(header):
+        raise InputError(
+            f"{path} needs a header of distinct names, 'iteration' among them; got {header!r:.80}."
+        )
+    columns: dict[str, Column] = {name: [] for name in header}
+    for number, row in enumerate(rows[1:], start=2):
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise InputError(f"{path}, row {number}: {len(row)} fields, but the header has {len(header)}.")
+        for name, text in zip(header, row, strict=True):
+            columns[name].append(_cell(text, path, number, name))
+    previous = -math.inf
+    for place, value in enumerate(columns["iteration"]):
+        if value is None or value <= previous:
+            raise InputError(
+                f"{path}, data row {place + 1}: iterations must rise, got {value} after {previous}."
+            )
+        previous = value
+    return columns
+
+
+def _cell(text: str, path: Path, row: int, column: str) -> float | None:
+    if text.strip() in ("", "None"):
+        return None
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InputError(f"{path}, row {row}, column {column!r}: {text!r:.40} is not a number.") from error
+    return value if math.isfinite(value) else None

@@ -1,0 +1,111 @@
+"""The figures of the page as PNG and SVG, for a paper: column width, no serifs, colours that also differ in grey."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+from dladmm.atomic import replacing
+from dladmm.errors import InputError
+from dladmm.report.curves import DASHES, PALETTE, Entry, Figure, figures_of
+from dladmm.report.data import Column, Report
+from dladmm.report.groups import group_runs
+
+WIDTH, HEIGHT = 3.5, 2.5
+"""Inches: one column of the usual two-column papers."""
+
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that every machine draws the same
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.5,
+    "svg.hashsalt": "dladmm",
+    "svg.fonttype": "path",
+}
+
+
+def write_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write NAME.png and NAME.svg of every figure into ``folder``; the same runs give the same bytes."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise InputError("figures need matplotlib; install it with: pip install 'dladmm[plot]'.") from error
+    target, written = Path(folder), []
+    names: set[str] = set()
+    figures = [figure for some in figures_of(group_runs(report.runs)) for figure in some]
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):
+            for figure in figures:
+                name = _free_name(figure.key, names)
+                drawn = _draw(figure)
+                for ending, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
+                    path = target / f"{name}.{ending}"
+                    _save(drawn, path, ending, options)
+                    written.append(path)
+    except OSError as error:
+        raise InputError(f"{target} cannot hold the figures: {error}") from error
+    return written
+
+
+def _free_name(key: str, taken: set[str]) -> str:
+    """Two data sets may have names that differ only in signs a file name does not have."""
+    name, number = key, 1
+    while name in taken:
+        number += 1
+        name = f"{key}-{number}"
+    taken.add(name)
+    return name
+
+
+def _draw(figure: Figure) -> Any:
+    from matplotlib.figure import Figure as Drawn
+
+    drawn = Drawn(figsize=(WIDTH, HEIGHT), layout="constrained")
+    axes = drawn.subplots()
+    for entry in figure.entries:
+        _draw_entry(axes, entry)
+    if figure.log:
+        axes.set_yscale("log")
+    axes.set_xlabel("iteration")
+    axes.set_ylabel(figure.y_label)
+    axes.grid(True)
+    axes.set_axisbelow(True)
+    if len(figure.entries) > 1:
+        drawn.legend(loc="outside upper left", ncols=2, frameon=False, handlelength=2.6, columnspacing=1.2)
+    return drawn
+
+
+def _draw_entry(axes: Any, entry: Entry) -> None:
+    colour = PALETTE[entry.style % len(PALETTE)][0]
+    dash = DASHES[entry.style % len(DASHES)]
+    for curve in entry.curves:
+        x, y = _numbers(curve.iteration), _numbers(curve.values)
+        if curve.thin:
+            axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.5)
+        else:
+            # matplotlib counts dashes in line widths, the page in pixels of lines 2.25 wide
+            style: Any = (0, tuple(length / 2.25 for length in dash)) if dash else "solid"
+            axes.plot(x, y, color=colour, linewidth=1.3, linestyle=style, label=entry.label)
+
+
+def _numbers(column: Column) -> list[float]:
+    return [float("nan") if value is None else value for value in column]
+
+
+def _save(drawn: Any, path: Path, ending: str, options: dict[str, Any]) -> None:
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format=ending, **options)
+    with replacing(path) as file:
+        file.write(buffer.getvalue())

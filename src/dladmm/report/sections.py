@@ -1,0 +1,216 @@
+"""The parts of the page that are words and tables."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+
+from dladmm.report.data import Report, Run
+from dladmm.report.groups import Group, differing, shown
+from dladmm.report.markup import Cell, Safe, el, join, number, table
+
+Fact = tuple[str, str, str | None]
+"""Name, value, and the class that colours it."""
+
+KINDS = {"certified": "good", "safeguarded": "good", "not certified": "warn", "not safeguarded": "bad"}
+FAILED = ("DIVERGED", "NON_FINITE", "FAILED")
+BEST = "Best is over all iterations, picked by its test rows: read it as an upper bound."
+
+MACHINE_WORDS = {
+    "dladmm": "dladmm",
+    "python": "Python",
+    "torch": "PyTorch",
+    "numpy": "NumPy",
+    "system": "System",
+    "cpu": "Processor",
+    "cpu_count": "Processor cores",
+    "threads": "Threads used",
+    "device": "Device of the run",
+}
+
+
+def overview(report: Report, groups: Sequence[Group]) -> Safe:
+    """The few numbers one looks for first."""
+    if len(report.runs) == 1:
+        return _single(report.runs[0])
+    methods = list(dict.fromkeys(variant.method for group in groups for variant in group.variants))
+    verdicts = [run.verdict for run in report.runs if run.verdict is not None]
+    facts: list[Fact] = [
+        ("Runs", str(len(report.runs)), None),
+        ("Methods" if len(methods) > 1 else "Method", ", ".join(methods), None),
+        ("Data sets" if len(groups) > 1 else "Data set", ", ".join(group.dataset for group in groups), None),
+    ]
+    if verdicts:
+        kept = sum(KINDS[verdict] == "good" for verdict in verdicts)
+        kind = "good" if kept == len(verdicts) else "warn"
+        facts.append(("Certified or safeguarded", f"{kept} of {len(verdicts)}", kind))
+    failed = sum(run.status in FAILED for run in report.runs)
+    if failed:
+        facts.append(("Failed runs", str(failed), "bad"))
+    return _facts(facts)
+
+
+def _single(run: Run) -> Safe:
+    facts: list[Fact] = [
+        ("Method", run.method, None),
+        ("Data set", run.dataset, None),
+        ("Iterations", str(run.iterations), None),
+    ]
+    for label, value, digits in (
+        ("Test accuracy", run.last("val_accuracy"), ".4f"),
+        ("Best test accuracy", run.best("val_accuracy"), ".4f"),
+        ("Training accuracy", run.last("train_accuracy"), ".4f"),
+        ("Test loss", None if run.best("val_accuracy") is not None else run.last("val_loss"), ".4g"),
+        ("Seconds per iteration", run.seconds_per_iteration, ".3g"),
+    ):
+        if value is not None:
+            facts.append((label, format(value, digits), None))
+    if run.verdict is not None:
+        facts.append(("Certificate", run.verdict, KINDS[run.verdict]))
+    note = [run.message, BEST] if run.best("val_accuracy") is not None else [run.message]
+    return join([_facts(facts), el("p", " ".join(filter(None, note)), class_="note")])
+
+
+def _facts(facts: Sequence[Fact]) -> Safe:
+    long = 16  # letters; more are set smaller
+    pairs = (
+        el(
+            "div",
+            el("dt", name),
+            el(
+                "dd",
+                value,
+                class_=" ".join(filter(None, (kind, "long" if len(value) > long else ""))) or None,
+            ),
+        )
+        for name, value, kind in facts
+    )
+    return el("dl", *pairs, class_="facts")
+
+
+def runs_table(runs: Sequence[Run]) -> Safe:
+    """Every run, sortable."""
+    accuracy = any(run.last("val_accuracy") is not None for run in runs)
+    tested = ["Final test accuracy", "Best test accuracy"] if accuracy else ["Final test loss"]
+    several = len({run.dataset for run in runs}) > 1
+    headings = ["Run", *(["Data set"] if several else []), "Method", "Seed", "Iterations", *tested]
+    headings += ["Seconds per iteration", "Status", "Certificate"]
+    rows = []
+    for run in runs:
+        seed = run.seed
+        numeric = isinstance(seed, (int, float)) and not isinstance(seed, bool)
+        results = (
+            [number(run.last("val_accuracy")), number(run.best("val_accuracy"))]
+            if accuracy
+            else [number(run.last("val_loss"), ".4g")]
+        )
+        rows.append(
+            [
+                Cell(run.name),
+                *([Cell(run.dataset)] if several else []),
+                Cell(run.method),
+                Cell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
+                number(run.iterations, "d"),
+                *results,
+                number(run.seconds_per_iteration, ".3g"),
+                Cell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
+                Cell(run.verdict or "–", kind=KINDS.get(run.verdict or "")),
+            ]
+        )
+    note = el("p", BEST, class_="note") if accuracy else Safe("")
+    return join([table("All runs; the headings sort", headings, rows), note])
+
+
+def variants_table(group: Group) -> Safe:
+    """Mean and standard deviation over the seeds of each method, where there is something to compare."""
+    accuracy = any(run.last("val_accuracy") is not None for run in group.runs)
+    column, name = ("val_accuracy", "test accuracy") if accuracy else ("val_loss", "test loss")
+    headings = ["Method", "Runs", f"Final {name}", "Standard deviation", "Seconds per iteration"]
+    rows = []
+    for variant in group.variants:
+        finals = [value for run in variant.runs if (value := run.last(column)) is not None]
+        times = [value for run in variant.runs if (value := run.seconds_per_iteration) is not None]
+        rows.append(
+            [
+                Cell(variant.label),
+                number(len(variant.runs), "d"),
+                number(statistics.fmean(finals) if finals else None),
+                number(statistics.stdev(finals) if len(finals) > 1 else None),
+                number(statistics.fmean(times) if times else None, ".3g"),
+            ]
+        )
+    return table(f"Methods on {group.dataset}: means over their runs", headings, rows)
+
+
+def certificates(runs: Sequence[Run]) -> Safe:
+    """The certificate in words: open for one run, folded up for several."""
+    with_one = [run for run in runs if run.words]
+    if not with_one:
+        return el("p", "No run here has a certificate; the methods of this report give none.")
+    if len(runs) == 1:
+        return _certificate(runs[0])
+    folded = [
+        el(
+            "details",
+            el(
+                "summary",
+                el("span", run.verdict or "", class_=f"badge {KINDS[run.verdict or 'not certified']}"),
+                f" {run.name}",
+            ),
+            _certificate(run),
+        )
+        for run in with_one
+    ]
+    without = len(runs) - len(with_one)
+    note = f"{without} of {len(runs)} runs are of methods that give no certificate."
+    return join([*folded, el("p", note, class_="note") if without else Safe("")])
+
+
+def _certificate(run: Run) -> Safe:
+    head, *rest = run.words
+    verdict = el("p", head, class_=f"verdict {KINDS[run.verdict or 'not certified']}")
+    return el("div", verdict, el("ul", *(el("li", line) for line in rest)), class_="certificate")
+
+
+def settings_tables(runs: Sequence[Run]) -> Safe:
+    """What all runs share, and what tells them apart."""
+    settings = [run.settings for run in runs]
+    apart = differing(settings)
+    common = [key for key in settings[0] if key not in apart]
+    caption = "Settings of all runs" if len(runs) > 1 else "Settings of the run"
+    rows = [[Cell(key), Cell(shown(settings[0][key]))] for key in common]
+    parts = [table(caption, ["Setting", "Value"], rows, sortable=False)] if rows else []
+    if apart:
+        different = [
+            [
+                Cell(run.name),
+                *(Cell(shown(run.settings[key]) if key in run.settings else "–") for key in apart),
+            ]
+            for run in runs
+        ]
+        parts.append(table("Settings in which the runs differ", ["Run", *apart], different))
+    return join(parts) if parts else el("p", "The runs recorded no settings.")
+
+
+def machines(runs: Sequence[Run]) -> Safe:
+    """Each distinct machine once, with the runs made on it."""
+    kinds: dict[str, list[Run]] = {}
+    for run in runs:
+        kinds.setdefault(json.dumps(run.machine, sort_keys=True), []).append(run)
+    parts = []
+    for same in kinds.values():
+        machine = same[0].machine
+        whose = "" if len(kinds) == 1 else f" of {_named(same)}"
+        if not machine:
+            parts.append(el("p", f"The machine{whose} was not recorded."))
+            continue
+        rows = [[Cell(MACHINE_WORDS.get(key, key)), Cell(shown(value))] for key, value in machine.items()]
+        parts.append(table(f"The machine{whose}", ["What", "Value"], rows, sortable=False))
+    return join(parts)
+
+
+def _named(runs: Sequence[Run], most: int = 6) -> str:
+    names = ", ".join(run.name for run in runs[:most])
+    rest = f" and {len(runs) - most} more" if len(runs) > most else ""
+    return f"{len(runs)} run{'s' * (len(runs) > 1)}: {names}{rest}"
