@@ -1,0 +1,86 @@
+"""``baselines.train`` and ``baselines.train_graph``: dlADMM's front doors with another method behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from dladmm import api, graph_api
+from dladmm.baselines.optimizers import LEARNING_RATES, Network, gradient_method
+from dladmm.baselines.taylor import BETA, RHO, taylor_method
+from dladmm.chain import Chain
+from dladmm.errors import InputError
+from dladmm.iteration import MethodFactory
+from dladmm.options import TrainOptions
+from dladmm.subproblems import SubproblemOptions
+from dladmm.trainer import Result
+
+METHODS = (*LEARNING_RATES, "admm")
+"""gd, adagrad, adadelta, adam and lbfgs (:mod:`dladmm.baselines.optimizers`), and the ADMM of Taylor et al."""
+
+SHARED = {"max_iter", "eps_abs", "eps_rel", "init_scale", "init_std", "diagnostics_every"}
+"""The options of a run that are about the loop and the start, not about dlADMM."""
+
+OWN = {"admm": {"rho", "beta", "gamma", "warmup", "variables"}}
+
+INIT_SCALE = 1.0
+"""He's deviation itself: the usual start of a gradient method. The draw is dlADMM's for the same seed."""
+
+
+def train(
+    name: str, model: nn.Module | Chain, X: Any, y: Any, *, lr: float | None = None, **arguments: Any
+) -> Result:
+    """Train a network with a baseline, in the loop and with the arguments of :func:`dladmm.train`.
+
+    ``name`` is one of :data:`METHODS`; ``lr`` replaces the paper's learning rate. ``admm`` takes ``rho`` (1), ``beta``
+    (1), ``gamma`` (10), ``warmup`` (30) and ``variables`` instead (:mod:`dladmm.baselines.taylor`). The other options
+    are ``max_iter``, ``eps_abs``, ``eps_rel``, ``init_scale`` (1: He's), ``init_std`` and ``diagnostics_every``.
+
+    >>> from dladmm import datasets, mlp
+    >>> data = datasets.load("digits")
+    >>> result = train("adam", mlp([64, 30, 10]), data.x_train, data.y_train, max_iter=5)
+    >>> result.certificate.covered
+    False
+    """
+    arguments, method = _checked(name, "mlp", lr, arguments)
+    return api.train(model, X, y, method=method, **arguments)
+
+
+def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **arguments: Any) -> Result:
+    """Train a GCN with a baseline, in the loop and with the arguments of :func:`dladmm.train_graph`.
+
+    >>> from dladmm import datasets
+    >>> result = train_graph("gd", datasets.load("karate"), hidden=(16,), max_iter=5)
+    >>> result.history.n_iter
+    5
+    """
+    arguments, method = _checked(name, "gcn", lr, arguments)
+    return graph_api.train_graph(data, *given, method=method, **arguments)
+
+
+def _checked(
+    name: str, network: Network, lr: float | None, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], MethodFactory]:
+    """The arguments for dlADMM's front door, and the method that goes with them."""
+    if name not in METHODS:
+        raise InputError(f"unknown baseline {name!r}; known: {', '.join(METHODS)}.")
+    if network == "gcn" and name == "admm":
+        raise InputError(
+            "admm (Taylor et al.) has no closed form for graph convolutions; it trains MLPs only."
+        )
+    own = OWN.get(name, set())
+    of_dladmm = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__, "preset", "mu"}
+    foreign = sorted(set(arguments) & (of_dladmm | OWN["admm"] | {"method"}) - SHARED - own)
+    if foreign:
+        allowed = ", ".join(sorted({"lr", *SHARED} if name != "admm" else SHARED | own))
+        raise InputError(f"{name} has no option {', '.join(foreign)}; its options are {allowed}.")
+    arguments = {"init_scale": INIT_SCALE} | arguments
+    if name != "admm":
+        return arguments, gradient_method(name, network, lr)
+    if lr is not None:
+        raise InputError("admm has no learning rate; leave lr out.")
+    beta = arguments.pop("beta", BETA)
+    settings = {key: arguments.pop(key) for key in sorted(own - {"rho"}) if key in arguments}
+    method = taylor_method(arguments.get("random_state", 0), **settings)
+    return {"rho": RHO} | arguments | {"nu": beta}, method
