@@ -41,11 +41,16 @@ LEARNING_RATES: dict[str, dict[Network, Rate]] = {
 }
 
 
+TRIALS = 25
+"""Points the line search of L-BFGS may look at in one epoch."""
+
+
 def _lbfgs(params: list[Tensor], lr: float) -> optim.Optimizer:
     return optim.LBFGS(
         params,
         lr=lr,
         max_iter=1,
+        max_eval=1 + TRIALS,
         history_size=10,
         tolerance_grad=0.0,
         tolerance_change=0.0,

@@ -53,7 +53,9 @@ class TaylorEngine(Engine):
             raise InputError(
                 "admm (Taylor et al.) trains networks of linear layers with one known activation between two."
             )
-        options = replace(problem.options, w_solver="exact", a_solver="exact", damping=0.0)
+        # enough that rounding does not move W where no sample looks, too little to be seen elsewhere
+        damping = torch.finfo(problem.x.dtype).eps ** 0.75
+        options = replace(problem.options, w_solver="exact", a_solver="exact", damping=damping)
         super().__init__(problem.chain, problem.x, problem.risk, problem.penalty, options, problem.rows)
         self.gamma = gamma
 
