@@ -54,7 +54,7 @@ def plot_curves(result: Result, path: Path) -> bool:
         ("dual_optimality", "Lemma 2"),
     ):
         residuals.plot(*_measured(k, history[column]), label=label)
-    if min(history["lagrangian"]) > 0:  # type: ignore[type-var, operator]
+    if min(history["lagrangian"], default=0) > 0:  # type: ignore[type-var, operator]
         energy.set_yscale("log")
     residuals.set_yscale("log")
     for column, label in (("train_accuracy", "train"), ("val_accuracy", "test")):

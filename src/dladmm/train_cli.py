@@ -151,9 +151,7 @@ def _run(flags: dict[str, Any], resume: Path | None, config: Path | None, as_jso
     from dladmm.run_config import merged, resumed
     from dladmm.run_train import run_training
 
-    flags = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
-    if isinstance(flags["hidden"], str):
-        flags["hidden"] = _widths(flags["hidden"])
+    flags = run_flags(flags)
     if resume is not None and config is not None:
         raise InputError("--resume takes its settings from the run's folder; leave --config out.")
     settings = merged(config, flags) if resume is None else resumed(resume, flags)
@@ -171,6 +169,14 @@ def _run(flags: dict[str, Any], resume: Path | None, config: Path | None, as_jso
             f"Interrupted. Go on with: dladmm train {settings.network} --resume {run.folder}", err=True
         )
     raise typer.Exit(run.exit_code)
+
+
+def run_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags as the settings of a run have them."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    if isinstance(plain["hidden"], str):
+        plain["hidden"] = _widths(plain["hidden"])
+    return plain
 
 
 def _widths(text: str) -> tuple[int, ...]:

@@ -35,21 +35,27 @@ STYLE: Any = {
 }
 
 
-def write_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write NAME.png and NAME.svg of every figure into ``folder``; the same runs give the same bytes."""
+def write_figures(report: Report, folder: str | os.PathLike[str], *, seconds: bool = False) -> list[Path]:
+    """Write NAME.png and NAME.svg of every figure into ``folder``; the same runs give the same bytes.
+
+    ``seconds`` draws accuracies against the time of training as well, as NAME-by-seconds.
+    """
     try:
         import matplotlib
     except ImportError as error:
         raise InputError("figures need matplotlib; install it with: pip install 'dladmm[plot]'.") from error
     target, written = Path(folder), []
     names: set[str] = set()
-    figures = [figure for some in figures_of(group_runs(report.runs)) for figure in some]
+    figures = [(figure, "iteration") for some in figures_of(group_runs(report.runs)) for figure in some]
+    if seconds:
+        timed = [f for f, _ in figures if f.has_seconds and "accuracy" in f.y_label.lower()]
+        figures += [(figure, "seconds") for figure in timed]
     try:
         target.mkdir(parents=True, exist_ok=True)
         with matplotlib.rc_context(STYLE):
-            for figure in figures:
-                name = _free_name(figure.key, names)
-                drawn = _draw(figure)
+            for figure, x in figures:
+                name = _free_name(figure.key + ("-by-seconds" if x == "seconds" else ""), names)
+                drawn = _draw(figure, x)
                 for ending, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
                     path = target / f"{name}.{ending}"
                     _save(drawn, path, ending, options)
@@ -69,16 +75,16 @@ def _free_name(key: str, taken: set[str]) -> str:
     return name
 
 
-def _draw(figure: Figure) -> Any:
+def _draw(figure: Figure, x: str) -> Any:
     from matplotlib.figure import Figure as Drawn
 
     drawn = Drawn(figsize=(WIDTH, HEIGHT), layout="constrained")
     axes = drawn.subplots()
     for entry in figure.entries:
-        _draw_entry(axes, entry)
+        _draw_entry(axes, entry, x)
     if figure.log:
         axes.set_yscale("log")
-    axes.set_xlabel("iteration")
+    axes.set_xlabel("iteration" if x == "iteration" else "seconds of training")
     axes.set_ylabel(figure.y_label)
     axes.grid(True)
     axes.set_axisbelow(True)
@@ -87,11 +93,11 @@ def _draw(figure: Figure) -> Any:
     return drawn
 
 
-def _draw_entry(axes: Any, entry: Entry) -> None:
+def _draw_entry(axes: Any, entry: Entry, along: str) -> None:
     colour = PALETTE[entry.style % len(PALETTE)][0]
     dash = DASHES[entry.style % len(DASHES)]
     for curve in entry.curves:
-        x, y = _numbers(curve.iteration), _numbers(curve.values)
+        x, y = _numbers(getattr(curve, along)), _numbers(curve.values)
         if curve.thin:
             axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.5)
         else:
