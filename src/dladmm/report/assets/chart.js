@@ -63,7 +63,7 @@ class Chart {
       this.button("+", "Zoom in", () => this.zoom(0.5)),
       this.button("−", "Zoom out", () => this.zoom(2)),
       this.button("Reset", "Reset zoom", () => this.reset()),
-      this.button("Log", "Logarithmic axis", (button) => {
+      this.button("Log", "Log axis", (button) => {
         this.log = !this.log;
         this.view.y = null;
         toggle(button, this.log);
