@@ -57,7 +57,13 @@ def test_a_run_is_read_with_what_people_ask_first(tmp_path):
     columns = {"iteration": [1, 2, 3, 4], "seconds": [1, 2, 3, 4], "val_accuracy": accuracy}
     make_run(tmp_path / "r", columns, seed=7, hidden=[30])
     run = read_report(tmp_path / "r").runs[0]
-    assert (run.name, run.method, run.dataset, run.seed, run.iterations) == ("r", "dlADMM", "digits", 7, 4)
+    assert (run.name, run.method_name, run.dataset, run.seed, run.iterations) == (
+        "r",
+        "dlADMM",
+        "digits",
+        7,
+        4,
+    )
     assert (run.last("val_accuracy"), run.best("val_accuracy"), run.seconds_per_iteration) == (0.8, 0.9, 1.0)
     assert run.verdict == "certified"
     assert run.words[1] == "H = 0.5 and rho = 1.5 > 2H = 1."
@@ -79,9 +85,33 @@ def test_the_method_and_the_data_have_names_even_where_nobody_gave_them(tmp_path
     make_run(tmp_path / "a", mode="accelerated", dataset=None, csv="/home/somebody/own.csv")
     make_run(tmp_path / "b", dataset=None, npz="C:\\data\\own.npz")
     make_run(tmp_path / "c", dataset=None)
-    first, second, third = read_report(tmp_path).runs
-    assert (first.method, first.dataset) == ("dlADMM (accelerated)", "own.csv")
-    assert (second.dataset, third.dataset) == ("own.npz", "c")
+    make_run(tmp_path / "d", dataset="/home/somebody/other.npz", method="lbfgs")
+    make_run(tmp_path / "e", method="mine")
+    first, second, third, fourth, fifth = read_report(tmp_path).runs
+    assert (first.method, first.method_name, first.dataset) == (
+        "accelerated",
+        "dlADMM (accelerated)",
+        "own.csv",
+    )
+    assert (second.dataset, third.dataset, fourth.dataset) == ("own.npz", "c", "other.npz")
+    assert (second.method, fourth.method_name, fifth.method_name) == ("dladmm", "L-BFGS", "mine")
+
+
+@pytest.mark.parametrize(
+    ("certificate", "verdict"),
+    [
+        ({"certified": True}, "certified"),
+        ({"certified": False}, "not certified"),
+        ({"accelerated": True, "monotone": True, "bounded": True, "agrees": True}, "safeguarded"),
+        ({"accelerated": True, "monotone": False, "bounded": True, "agrees": True}, "not safeguarded"),
+        ({"baseline": "adam", "certified": False}, None),
+        (None, None),
+    ],
+)
+def test_the_verdict_on_a_run_and_its_page(tmp_path, certificate, verdict):
+    report = read_report(make_run(tmp_path / "r", certificate=certificate))
+    assert report.runs[0].verdict == verdict
+    assert (f">{verdict}<" in render(report)) == (verdict is not None)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +214,7 @@ def test_one_method_is_shown_by_quantity_and_several_by_method(tmp_path):
     (alone,) = figures_of(group_runs(read_report(tmp_path / "one").runs))
     (compared,) = figures_of(group_runs(read_report(tmp_path / "two").runs))
     assert [e.label for e in alone[0].entries] == ["Training accuracy", "Test accuracy"]
-    assert [e.label for e in compared[0].entries] == ["dlADMM", "adam"]
+    assert [e.label for e in compared[0].entries] == ["dlADMM", "Adam"]
     assert [figure.log for figure in alone] == [False, False, False, True]
     only_ours = next(figure for figure in compared if figure.title == "Augmented Lagrangian")
     assert [e.label for e in only_ours.entries] == ["dlADMM"]
@@ -196,8 +226,8 @@ def test_a_method_keeps_its_colour_from_one_data_set_to_the_next(tmp_path):
     make_run(tmp_path / "b1", dataset="b", method="adam")
     make_run(tmp_path / "b2", dataset="b", method="sgd")
     first, second = figures_of(group_runs(read_report(tmp_path).runs))
-    assert {e.label: e.style for e in first[0].entries} == {"dlADMM": 0, "adam": 1}
-    assert {e.label: e.style for e in second[0].entries} == {"adam": 1, "sgd": 2}
+    assert {e.label: e.style for e in first[0].entries} == {"dlADMM": 0, "Adam": 1}
+    assert {e.label: e.style for e in second[0].entries} == {"Adam": 1, "sgd": 2}
 
 
 def test_thinning_keeps_ends_and_spikes():
@@ -345,6 +375,9 @@ def test_figures_are_png_and_svg_the_same_each_time(tmp_path):
     assert "digits-test-accuracy.svg" in [path.name for path in first]
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes()
+    timed = write_figures(report, tmp_path / "timed", seconds=True)
+    extra = {path.name for path in timed} - {path.name for path in first}
+    assert "digits-test-accuracy-by-seconds.png" in extra
     png = next(path for path in first if path.suffix == ".png").read_bytes()
     assert int.from_bytes(png[16:20], "big") == 1050  # 3.5 inches at 300 dots
 

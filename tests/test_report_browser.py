@@ -292,7 +292,7 @@ def test_the_data_of_a_figure_are_a_table(visit):
     figure.locator("details.data summary").click()
     table = figure.locator("details.data table")
     assert table.locator("caption").inner_text().startswith("Test accuracy by iteration, means")
-    assert table.locator("thead th").all_inner_texts() == ["Iteration", "dlADMM", "adam"]
+    assert table.locator("thead th").all_inner_texts() == ["Iteration", "dlADMM", "Adam"]
     assert table.locator("tbody tr").count() == 12
     assert table.locator("tbody tr").last.locator("td").all_inner_texts()[1] == "–"  # adam ended at 10
 

@@ -25,6 +25,18 @@ PLACES = ("out", "data_dir", "config", "resume")
 """Settings that say where files lie on somebody's machine; a page is for showing around, so they stay out of it."""
 SOURCES = ("dataset", "csv", "npz", "target")
 
+METHOD_NAMES = {
+    "dladmm": "dlADMM",
+    "accelerated": "dlADMM (accelerated)",
+    "gd": "GD",
+    "adagrad": "Adagrad",
+    "adadelta": "Adadelta",
+    "adam": "Adam",
+    "lbfgs": "L-BFGS",
+    "admm": "ADMM (Taylor et al.)",
+}
+"""What ``dladmm compare`` calls a method, as people write it."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -41,12 +53,14 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The name of the method; a run of ``dladmm train`` needs none."""
-        named = self.settings.get("method")
-        if named:
-            return str(named)
+        """The method as the settings call it; a run of ``dladmm train`` names only its mode."""
         mode = self.settings.get("mode")
-        return f"dlADMM ({mode})" if mode not in (None, "convergent") else "dlADMM"
+        return str(self.settings.get("method") or ("accelerated" if mode == "accelerated" else "dladmm"))
+
+    @property
+    def method_name(self) -> str:
+        """The method as people write it."""
+        return METHOD_NAMES.get(self.method, self.method)
 
     @property
     def dataset(self) -> str:
@@ -71,8 +85,8 @@ class Run:
 
     @property
     def verdict(self) -> str | None:
-        """``certified``, ``safeguarded``, ``not certified``; ``None`` for a method without a certificate."""
-        if self.certificate is None:
+        """``certified``, ``safeguarded``, ``not certified``; ``None`` for a method that promises nothing."""
+        if self.certificate is None or self.certificate.get("baseline"):
             return None
         if self.certificate.get("accelerated"):
             kept = all(self.certificate.get(name) for name in ("monotone", "bounded", "agrees"))
@@ -159,7 +173,7 @@ def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
     """Without places, and without the kinds of input that were not used."""
     unused = [key for key in SOURCES if key in settings and settings[key] is None]
     kept = {key: value for key, value in settings.items() if key not in (*PLACES, *unused)}
-    for key in ("csv", "npz"):
+    for key in ("dataset", "csv", "npz"):
         if isinstance(kept.get(key), str):
             kept[key] = PureWindowsPath(kept[key]).name or kept[key]  # takes both kinds of slash apart
     return kept

@@ -64,15 +64,15 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
     groups = []
     for dataset, members in groupby(ordered, key=lambda run: run.dataset):
         variants: list[Variant] = []
-        for method, same in groupby(members, key=lambda run: run.method):
+        for method, same in groupby(members, key=lambda run: run.method_name):
             variants += _variants(method, list(same))
         groups.append(Group(dataset, tuple(variants)))
     return groups
 
 
 def _order(run: Run) -> tuple[str | bool, ...]:
-    method = run.method.lower()
-    return run.dataset.lower(), run.dataset, not method.startswith("dladmm"), method, run.method
+    method = run.method_name
+    return run.dataset.lower(), run.dataset, not method.startswith("dlADMM"), method.lower(), method
 
 
 def points(run: Run, column: str) -> list[Point]:

@@ -53,7 +53,7 @@ def overview(report: Report, groups: Sequence[Group]) -> Safe:
 
 def _single(run: Run) -> Safe:
     facts: list[Fact] = [
-        ("Method", run.method, None),
+        ("Method", run.method_name, None),
         ("Data set", run.dataset, None),
         ("Iterations", str(run.iterations), None),
     ]
@@ -109,13 +109,13 @@ def runs_table(runs: Sequence[Run]) -> Safe:
             [
                 Cell(run.name),
                 *([Cell(run.dataset)] if several else []),
-                Cell(run.method),
+                Cell(run.method_name),
                 Cell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
                 number(run.iterations, "d"),
                 *results,
                 number(run.seconds_per_iteration, ".3g"),
                 Cell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
-                Cell(run.verdict or "–", kind=KINDS.get(run.verdict or "")),
+                Cell(run.verdict or "–", kind=_kind(run)),
             ]
         )
     note = el("p", BEST, class_="note") if accuracy else Safe("")
@@ -145,17 +145,17 @@ def variants_table(group: Group) -> Safe:
 
 def certificates(runs: Sequence[Run]) -> Safe:
     """The certificate in words: open for one run, folded up for several."""
-    with_one = [run for run in runs if run.words]
+    if len(runs) == 1 and runs[0].words:
+        return _certificate(runs[0])
+    with_one = [run for run in runs if run.verdict is not None]
     if not with_one:
         return el("p", "No run here has a certificate; the methods of this report give none.")
-    if len(runs) == 1:
-        return _certificate(runs[0])
     folded = [
         el(
             "details",
             el(
                 "summary",
-                el("span", run.verdict or "", class_=f"badge {KINDS[run.verdict or 'not certified']}"),
+                el("span", run.verdict or "", class_=f"badge {_kind(run)}"),
                 f" {run.name}",
             ),
             _certificate(run),
@@ -169,8 +169,13 @@ def certificates(runs: Sequence[Run]) -> Safe:
 
 def _certificate(run: Run) -> Safe:
     head, *rest = run.words
-    verdict = el("p", head, class_=f"verdict {KINDS[run.verdict or 'not certified']}")
+    verdict = el("p", head, class_=f"verdict {_kind(run)}")
     return el("div", verdict, el("ul", *(el("li", line) for line in rest)), class_="certificate")
+
+
+def _kind(run: Run) -> str:
+    """The class that colours a verdict; none where nothing is promised."""
+    return KINDS.get(run.verdict or "", "")
 
 
 def settings_tables(runs: Sequence[Run]) -> Safe:
