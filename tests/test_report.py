@@ -220,6 +220,16 @@ def test_one_method_is_shown_by_quantity_and_several_by_method(tmp_path):
     assert [e.label for e in only_ours.entries] == ["dlADMM"]
 
 
+def test_residuals_leave_out_methods_that_have_no_constraint_to_meet(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", history(primal_residual=[0.0] * 12), method="adam")
+    (figures,) = figures_of(group_runs(read_report(tmp_path).runs))
+    figure = next(figure for figure in figures if figure.title == "Primal residual")
+    assert [entry.label for entry in figure.entries] == ["dlADMM"]
+    assert figure.explanation.endswith("Left out, for it is always 0 there: Adam.")
+    assert figure.log
+
+
 def test_a_method_keeps_its_colour_from_one_data_set_to_the_next(tmp_path):
     make_run(tmp_path / "a0", dataset="a")
     make_run(tmp_path / "a1", dataset="a", method="adam")

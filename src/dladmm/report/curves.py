@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from statistics import median_high
@@ -49,6 +49,9 @@ EXPLANATIONS = {
     "stationarity": "Distance of the iterate from a critical point of the Lagrangian.",
     "dual_optimality": "How far the multiplier is from what Lemma 2 says of it.",
 }
+
+FEASIBILITY = ("primal_residual", "dual_optimality")
+"""Zero by construction for methods that have no constraint to meet."""
 
 PALETTE = (
     ("#0067a5", "#5ab4f0"), ("#c8500a", "#ff9a5c"), ("#00795a", "#3fd0a0"), ("#9b3d8c", "#e394d4"),
@@ -118,12 +121,21 @@ def _alone(group: Group) -> list[Figure]:
 
 
 def _compared(group: Group, styles: dict[str, int]) -> list[Figure]:
-    return [
-        _figure(group, title, column, title, entries)
-        for column, title in QUANTITIES.items()
-        if (entries := [Entry(v.label, styles[v.label], _curves(v, column)) for v in group.variants])
-        and any(entry.curves for entry in entries)
-    ]
+    figures = []
+    for column, title in QUANTITIES.items():
+        entries = [Entry(v.label, styles[v.label], _curves(v, column)) for v in group.variants]
+        idle = [entry.label for entry in entries if column in FEASIBILITY and _always_zero(entry)]
+        told = [entry for entry in entries if entry.curves and entry.label not in idle]
+        if told:
+            figure = _figure(group, title, column, title, told)
+            note = f" Left out, for it is always 0 there: {', '.join(idle)}." if idle else ""
+            figures.append(replace(figure, explanation=figure.explanation + note))
+    return figures
+
+
+def _always_zero(entry: Entry) -> bool:
+    values = [value for curve in entry.curves for value in curve.values if value is not None]
+    return bool(values) and not any(values)
 
 
 def _figure(group: Group, title: str, about: str, y_label: str, entries: list[Entry]) -> Figure:

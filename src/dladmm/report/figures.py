@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from dladmm.report.curves import DASHES, PALETTE, Entry, Figure, figures_of
 from dladmm.report.data import Column, Report
 from dladmm.report.groups import group_runs
 
-WIDTH, HEIGHT = 3.5, 2.5
-"""Inches: one column of the usual two-column papers."""
+WIDTH, HEIGHT, LEGEND_ROW = 3.5, 2.2, 0.15
+"""Inches: one column of the usual two-column papers, and a legend above in two columns of its own."""
 
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -78,7 +79,8 @@ def _free_name(key: str, taken: set[str]) -> str:
 def _draw(figure: Figure, x: str) -> Any:
     from matplotlib.figure import Figure as Drawn
 
-    drawn = Drawn(figsize=(WIDTH, HEIGHT), layout="constrained")
+    height = HEIGHT + LEGEND_ROW * ceil(len(figure.entries) / 2)
+    drawn = Drawn(figsize=(WIDTH, height), layout="constrained")
     axes = drawn.subplots()
     for entry in figure.entries:
         _draw_entry(axes, entry, x)
