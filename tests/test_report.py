@@ -14,6 +14,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dladmm import InputError, machine
@@ -26,6 +28,13 @@ from report_runs import history, make_comparison, make_run
 
 ROOT = Path(__file__).parent.parent
 ASSETS = ROOT / "src" / "dladmm" / "report" / "assets"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
 
 
 class Outline(HTMLParser):
@@ -131,6 +140,7 @@ def test_the_verdict_on_a_run_and_its_page(tmp_path, certificate, verdict):
         ("history.csv", b"\xff\xfe\x00bad", "could not be read as UTF-8"),
         ("metrics.json", b"{", "is not JSON"),
         ("metrics.json", b"[" * 100_000, "is not JSON"),
+        ("metrics.json", b'{"seed": ' + b"9" * 5000 + b"}", "is not JSON"),
         ("metrics.json", b"[1]", "must hold a JSON object"),
         ("metrics.json", b"{}", "'settings' is missing or not an object"),
         ("metrics.json", b'{"settings": {}, "status": 3}', "'status' is missing or not a text"),
@@ -152,6 +162,25 @@ def test_what_is_damaged_is_named_and_nothing_is_written(tmp_path, file, content
     assert str(folder / file) in str(result.exception)
     assert words in str(result.exception)
     assert not (tmp_path / "page.html").exists()
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_in_a_file_there_is_a_page_or_a_refusal(tmp_path, data):
+    folder = make_run(tmp_path / "r", seed=data.draw(JSON))
+    path = folder / data.draw(st.sampled_from(["history.csv", "metrics.json", "certificate.txt"]))
+    content = path.read_bytes()
+    place = data.draw(st.integers(0, len(content)))
+    taken = data.draw(st.integers(0, 20))
+    put = data.draw(
+        st.one_of(st.binary(max_size=6), st.sampled_from([b"1e308", b"NaN", b"null", b"[", b'"', b"\n"]))
+    )
+    path.write_bytes(content[:place] + put + content[place + taken :])
+    try:
+        told = render(read_report(folder))
+    except InputError as error:
+        told = str(error)
+    assert told.endswith("</html>\n") or str(path) in told
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
@@ -399,6 +428,17 @@ def test_data_sets_whose_names_differ_in_signs_alone_keep_their_figures(tmp_path
     assert len({path.name for path in written}) == len(written) == 4
 
 
+def test_runs_that_blew_up_or_hardly_began_can_be_drawn(tmp_path):
+    make_run(
+        tmp_path / "a", history(loss=[10.0 ** (25 * k) for k in range(12)], lagrangian=[-1e199, 1e199] * 6)
+    )
+    make_run(tmp_path / "b", history(1), dataset="b")
+    make_run(tmp_path / "c", {"iteration": [1, 2], "loss": [0.0, 0.0]}, dataset="c")
+    report = read_report(tmp_path)
+    assert report.runs[0].column("loss")[-1] is None
+    assert len(write_figures(report, tmp_path / "figures")) == 2 * (4 + 4 + 1)
+
+
 def test_figures_without_matplotlib_say_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"dladmm\[plot\]"):
@@ -440,7 +480,7 @@ def test_the_machine_is_described_without_host_or_folder():
     assert str(Path.home()) not in text
 
 
-def test_the_command_writes_page_and_figures_and_says_so(tmp_path):
+def test_the_command_writes_page_and_figures_and_says_so(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "r")
     result = CliRunner().invoke(app, ["report", str(folder), "--figures", "--json"])
     answer = json.loads(result.output)
@@ -450,6 +490,10 @@ def test_the_command_writes_page_and_figures_and_says_so(tmp_path):
     assert all(Path(path).stat().st_size > 0 for path in [answer["page"], *answer["figures"]])
     again = CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "p.html")])
     assert "Wrote 1 run to" in again.output
+    opened = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    CliRunner().invoke(app, ["report", str(folder), "--open"])
+    assert opened == [str(folder / "report.html")]
     described = CliRunner().invoke(app, ["report", "--help"]).output
     assert "Example" in described
 

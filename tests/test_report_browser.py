@@ -50,9 +50,15 @@ def pages(tmp_path_factory):
     make_comparison(folder / "several")
     make_run(folder / "evil" / "<img src=x onerror=window.broken=1>", dataset=EVIL, method=EVIL)
     make_run(folder / "evil" / ("long" * 20), dataset="b", method="m" * 90, **{"k" * 80: "v" * 300})
+    make_run(
+        folder / "extreme" / "a", history(loss=[10.0**k for k in range(12)], lagrangian=[-1e199, 1e199] * 6)
+    )
+    make_run(folder / "extreme" / "b", history(1), dataset="b")
+    make_run(folder / "extreme" / "c", {"iteration": [1, 2], "loss": [0.0, 0.0]}, dataset="c")
+    make_run(folder / "extreme" / "d", {"iteration": [], "loss": []}, dataset="d")
     return {
         name: write_page(read_report(folder / name), folder / f"{name}.html").as_uri()
-        for name in ("one", "several", "evil")
+        for name in ("one", "several", "evil", "extreme")
     }
 
 
@@ -295,6 +301,20 @@ def test_the_data_of_a_figure_are_a_table(visit):
     assert table.locator("thead th").all_inner_texts() == ["Iteration", "dlADMM", "Adam"]
     assert table.locator("tbody tr").count() == 12
     assert table.locator("tbody tr").last.locator("td").all_inner_texts()[1] == "–"  # adam ended at 10
+
+
+def test_values_at_the_ends_of_what_numbers_can_be_are_drawn(visit):
+    page = visit("extreme")
+    assert page.locator("figure.chart").count() == 9
+    assert page.locator("path.dot").count() > 0  # of the run of one iteration
+    for button in page.get_by_role("button", name="Log axis").all():
+        button.click()
+    for button in page.get_by_role("button", name="Zoom in").all():
+        button.click()
+    for chart in page.locator(SLIDER).all():
+        chart.press("End")
+    assert "NaN" not in page.content()
+    assert "Infinity" not in page.locator("main").inner_html()
 
 
 def test_text_from_files_is_shown_and_never_run(visit):

@@ -21,6 +21,8 @@ Column = list[float | None]
 
 HISTORY, METRICS, CERTIFICATE = "history.csv", "metrics.json", "certificate.txt"
 LARGEST_FILE = 64 * 2**20
+LARGEST_NUMBER = 1e200
+"""Beyond it a run has blown up: such values are gaps, like infinity, so that no mean, square or axis overflows."""
 PLACES = ("out", "data_dir", "config", "resume")
 """Settings that say where files lie on somebody's machine; a page is for showing around, so they stay out of it."""
 SOURCES = ("dataset", "csv", "npz", "target")
@@ -130,13 +132,17 @@ def read_report(folder: str | os.PathLike[str]) -> Report:
 def _run_folders(root: Path) -> list[Path]:
     """Folders with a history, or with metrics but no run below (those lack their history, and that is an error)."""
     with_history, with_metrics = [], []
-    for place, _, files in os.walk(root):
+    for place, _, files in os.walk(root, onerror=_refuse):
         if HISTORY in files:
             with_history.append(Path(place))
         elif METRICS in files:
             with_metrics.append(Path(place))
     lacking = [path for path in with_metrics if not any(run.is_relative_to(path) for run in with_history)]
     return sorted(with_history + lacking)
+
+
+def _refuse(error: OSError) -> None:
+    raise InputError(f"{error.filename} could not be read: {error.strerror}") from error
 
 
 def _read_run(folder: Path, name: str) -> Run:
@@ -180,13 +186,11 @@ def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    if not path.is_file():
-        raise InputError(f"{path} is missing; a run folder holds {HISTORY}, {METRICS} and {CERTIFICATE}.")
     try:
+        if not path.is_file():
+            raise InputError(f"{path} is missing; a run folder holds {HISTORY}, {METRICS} and {CERTIFICATE}.")
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(
-                f"{path} is larger than {LARGEST_FILE // 2**20} MB, which no file of a run should be."
-            )
+            raise InputError(f"{path} is larger than {LARGEST_FILE // 2**20} MB, as no file of a run is.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} could not be read as UTF-8 text: {error}") from error
@@ -195,7 +199,9 @@ def _text(path: Path) -> str:
 def _json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # besides bad JSON: a number of thousands of digits
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InputError(f"{path} must hold a JSON object, not {type(value).__name__}.")
@@ -237,4 +243,4 @@ def _cell(text: str, path: Path, row: int, column: str) -> float | None:
         value = float(text)
     except ValueError as error:
         raise InputError(f"{path}, row {row}, column {column!r}: {text!r:.40} is not a number.") from error
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= LARGEST_NUMBER else None  # not a number is not <= anything

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from dladmm.report.data import Report, Run
-from dladmm.report.groups import Group, differing, shown
+from dladmm.report.groups import Group, average, differing, shown
 from dladmm.report.markup import Cell, Safe, el, join, number, table
 
 Fact = tuple[str, str, str | None]
@@ -99,7 +99,7 @@ def runs_table(runs: Sequence[Run]) -> Safe:
     rows = []
     for run in runs:
         seed = run.seed
-        numeric = isinstance(seed, (int, float)) and not isinstance(seed, bool)
+        numeric = type(seed) is int and abs(seed) < 2**64
         results = (
             [number(run.last("val_accuracy")), number(run.best("val_accuracy"))]
             if accuracy
@@ -135,9 +135,9 @@ def variants_table(group: Group) -> Safe:
             [
                 Cell(variant.label),
                 number(len(variant.runs), "d"),
-                number(statistics.fmean(finals) if finals else None),
+                number(average(finals)),
                 number(statistics.stdev(finals) if len(finals) > 1 else None),
-                number(statistics.fmean(times) if times else None, ".3g"),
+                number(average(times), ".3g"),
             ]
         )
     return table(f"Methods on {group.dataset}: means over their runs", headings, rows)
