@@ -302,6 +302,7 @@ class Untouched:
         ("adam", {"lr": 0}, "lr must be a finite number > 0"),
         ("adam", {"lr": float("nan")}, "lr must be a finite number"),
         ("adam", {"lr": "fast"}, "lr must be a number"),
+        ("adam", {"lr": 1e300}, "lr must be at most 1e"),
         ("adam", {"rho": 1.0}, "adam has no option rho"),
         ("adam", {"mode": "accelerated"}, "adam has no option mode"),
         ("adam", {"preset": "paper"}, "adam has no option preset"),

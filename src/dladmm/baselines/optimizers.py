@@ -18,6 +18,7 @@ from torch import Tensor, optim
 
 from dladmm._spec import number
 from dladmm.baselines.gradient import GradientMethod
+from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
 
 Network = Literal["mlp", "gcn"]
@@ -40,6 +41,9 @@ LEARNING_RATES: dict[str, dict[Network, Rate]] = {
     "lbfgs": {"mlp": Rate(1.0), "gcn": Rate(1.0)},
 }
 
+
+LARGEST_RATE = 1e30
+"""Far above any use, and below what float32 can hold."""
 
 TRIALS = 25
 """Points the line search of L-BFGS may look at in one epoch."""
@@ -71,6 +75,8 @@ def gradient_method(name: str, network: Network, lr: float | None) -> MethodFact
     """The method of this name with the paper's learning rate for this kind of network, or another one."""
     rate = LEARNING_RATES[name][network]
     chosen = rate.lr if lr is None else number("lr", lr, low=0.0, strict=True)
+    if chosen > LARGEST_RATE:
+        raise InputError(f"lr must be at most {LARGEST_RATE:g}, got {lr!r}.")
     return lambda engine, state: GradientMethod(
         engine, state, name, lambda params: _MAKERS[name](params, chosen), mean=rate.reduction == "mean"
     )

@@ -1,0 +1,120 @@
+"""The table of a comparison: how good each method gets, how fast an iteration is, how soon it is good enough."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from dladmm.report.data import Run
+
+TARGETS = (0.90, 0.95, 0.97)
+"""Test accuracies whose first iteration and second are looked up."""
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """One entry a method, in the order of the runs.
+
+    ``test_accuracy`` and ``best_test_accuracy``
+        mean and deviation over the seeds, of the last iterate and of each run's best.
+    ``seconds_per_iteration``
+        median over all iterations of all seeds; measuring is not part of it.
+    ``reached``
+        by target ("0.90", ...) and for each run's own best ("best"): how many ``runs`` reached it, and the medians over
+        those of the first ``iteration`` and of the ``seconds`` of training until then; None where no run did.
+    ``status``
+        how often a run ended how.
+    """
+    methods = dict.fromkeys(run.method for run in runs)
+    return {method: _of_method([run for run in runs if run.method == method]) for method in methods}
+
+
+def _of_method(runs: list[Run]) -> dict[str, Any]:
+    steps = [step for run in runs for step in _seconds_of_iterations(run)]
+    best = [run.best("val_accuracy") for run in runs]
+    reached = {f"{target:.2f}": _reached(runs, [target] * len(runs)) for target in TARGETS}
+    statuses = [run.status for run in runs]
+    return {
+        "runs": len(runs),
+        "test_accuracy": _mean([run.last("val_accuracy") for run in runs]),
+        "best_test_accuracy": _mean(best),
+        "seconds_per_iteration": statistics.median(steps) if steps else None,
+        "reached": reached | {"best": _reached(runs, best)},
+        "status": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
+    }
+
+
+def _seconds_of_iterations(run: Run) -> list[float]:
+    seconds = [0.0, *(s for s in run.column("seconds") if s is not None)]
+    return [after - before for before, after in pairwise(seconds)]
+
+
+def _mean(values: list[float | None]) -> dict[str, float | None]:
+    known = [value for value in values if value is not None]
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    return {"mean": statistics.fmean(known) if known else None, "deviation": deviation}
+
+
+def _reached(runs: list[Run], targets: Sequence[float | None]) -> dict[str, Any]:
+    first = [
+        found
+        for run, target in zip(runs, targets, strict=True)
+        if target is not None and (found := _first(run, target)) is not None
+    ]
+    return {
+        "runs": len(first),
+        "iteration": statistics.median([k for k, _ in first]) if first else None,
+        "seconds": statistics.median([s for _, s in first]) if first else None,
+    }
+
+
+def _first(run: Run, target: float) -> tuple[float, float] | None:
+    """Iteration and seconds at which a run's test accuracy was first this high."""
+    rows = zip(run.column("iteration"), run.column("seconds"), run.column("val_accuracy"), strict=True)
+    return next(
+        ((k, s) for k, s, v in rows if k is not None and s is not None and v is not None and v >= target),
+        None,
+    )
+
+
+def show(table: dict[str, Any], title: str) -> None:
+    """The table on standard output, narrow enough for 80 columns."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(
+        title=title,
+        caption="90 % ...: first iteration there, seconds of training until then; medians of the seeds that got there",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    drawn.add_column("method", no_wrap=True)
+    targets = [f"{100 * target:.0f} %" for target in TARGETS]
+    for heading in ("accuracy", "best", "s/iter", *targets, "to best"):
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for method, entry in table.items():
+        failed = [status for status in ("DIVERGED", "NON_FINITE") if status in entry["status"]]
+        drawn.add_row(
+            "\n".join([method, *failed]),
+            _shown_mean(entry["test_accuracy"]),
+            _shown_mean(entry["best_test_accuracy"]),
+            "-" if entry["seconds_per_iteration"] is None else f"{entry['seconds_per_iteration']:.2g}",
+            *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),
+        )
+    Console().print(drawn)
+
+
+def _shown_mean(value: dict[str, float | None]) -> str:
+    if value["mean"] is None:
+        return "-"
+    return f"{value['mean']:.4f}" + ("" if value["deviation"] is None else f"\n±{value['deviation']:.4f}")
+
+
+def _shown_reached(found: dict[str, Any], runs: int) -> str:
+    if found["iteration"] is None:
+        return "-"
+    part = "" if found["runs"] == runs else f"\n{found['runs']} of {runs}"
+    return f"k {found['iteration']:g}\n{found['seconds']:.2g} s{part}"
