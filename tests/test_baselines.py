@@ -433,3 +433,28 @@ def test_taylors_admm_learns_digits():
         max_iter=40,
     )
     assert result.history["val_accuracy"][-1] > 0.85
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", baselines.METHODS)
+def test_gpu_and_cpu_agree_and_a_run_goes_on_there(name):
+    X, y = rows(8)
+    keep = Keep(at=3)
+
+    def run(device, *callbacks):
+        return baselines.train(
+            name, mlp([5, 6, 3]), X, y, dtype="float64", device=device, max_iter=6, callbacks=callbacks
+        )
+
+    cpu, gpu = run("cpu"), run("cuda", keep)
+    resumed = run("cuda", Keep(taken=keep.taken))
+    assert gpu.history["lagrangian"] == pytest.approx(cpu.history["lagrangian"], rel=1e-6)
+    assert resumed.history["lagrangian"] == gpu.history["lagrangian"]
+    if name != "admm":
+        graph = datasets.load("karate")
+        one, two = (
+            baselines.train_graph(name, graph, hidden=(8,), dtype="float64", device=device, max_iter=5)
+            for device in ("cpu", "cuda")
+        )
+        assert two.history["lagrangian"] == pytest.approx(one.history["lagrangian"], rel=1e-6)
