@@ -51,13 +51,13 @@ def test_every_method_gives_a_run_folder_with_everything_in_it(own, tmp_path):
     runs = run_comparison(wanted(own, METHODS), out, progress=False)
     assert [run.name for run in runs] == [f"{method}-0" for method in METHODS]
     assert len(read_report(out).runs) == len(METHODS)
-    for run in runs:
-        assert run.settings["method"] == run.method
+    for method, run in zip(METHODS, runs, strict=True):
+        assert run.settings["method"] == method
         assert run.settings["dataset"] == "own"
         assert run.settings["seed"] == 0
         assert len(run.columns["iteration"]) == 3
         assert None not in run.columns["val_accuracy"]
-        baseline = run.method if run.method in baselines.METHODS else None
+        baseline = method if method in baselines.METHODS else None
         assert run.certificate["baseline"] == baseline
         assert run.machine["device"] == "cpu"
     assert runs[METHODS.index("adam")].settings["lr"] == 1e-3

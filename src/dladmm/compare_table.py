@@ -26,8 +26,9 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     ``status``
         how often a run ended how.
     """
-    methods = dict.fromkeys(run.method for run in runs)
-    return {method: _of_method([run for run in runs if run.method == method]) for method in methods}
+    named = [(str(run.settings["method"]), run) for run in runs]
+    methods = dict.fromkeys(name for name, _ in named)
+    return {method: _of_method([run for name, run in named if name == method]) for method in methods}
 
 
 def _of_method(runs: list[Run]) -> dict[str, Any]:
