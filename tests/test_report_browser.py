@@ -177,6 +177,12 @@ def test_the_keyboard_reads_zooms_moves_and_comes_back(visit):
     assert paths(page) == whole
     page.keyboard.press("Escape")
     assert page.locator(".readout").first.is_hidden()
+    page.keyboard.press("End")
+    page.keyboard.press("Tab")
+    assert page.locator(".readout").first.is_visible()  # still in the chart
+    page.locator("#theme").focus()
+    assert page.locator(".readout").first.is_hidden()
+    chart.focus()
     page.keyboard.press("Control+a")  # the browser's own keys stay its own
 
 
@@ -274,7 +280,11 @@ def test_a_finger_reads_and_once_zoomed_moves_along(visit):
     chart.tap(position={"x": 150, "y": 100})
     assert page.locator(".readout").first.is_visible()
     assert page.locator(".finger").first.is_visible()
+    read = float(chart.get_attribute("aria-valuenow"))
     page.get_by_role("button", name="Zoom in").first.tap()
+    assert page.locator(".readout").first.is_visible()
+    ends = [float(chart.get_attribute(f"aria-value{end}")) for end in ("min", "max")]
+    assert (ends[1] - read) / (read - ends[0]) == pytest.approx((30 - read) / (read - 1))  # zoomed in there
     low = float(chart.get_attribute("aria-valuemin"))
     chart.evaluate(
         """(svg) => { const at = svg.getBoundingClientRect();
@@ -283,6 +293,22 @@ def test_a_finger_reads_and_once_zoomed_moves_along(visit):
         send("pointerdown", 150); send("pointermove", 110); send("pointerup", 110); }"""
     )
     assert float(chart.get_attribute("aria-valuemin")) > low
+
+
+@pytest.mark.parametrize("width", [375, 1200])
+def test_the_readout_stands_in_its_chart_with_each_value_on_a_line(visit, width):
+    page = visit("several", viewport={"width": width, "height": 700})
+    chart = page.locator(SLIDER).first
+    chart.focus()
+    frame = page.locator("figure.chart").first.bounding_box()
+    for key in ("Home", "PageUp", "End"):
+        page.keyboard.press(key)
+        box = page.locator(".readout").first.bounding_box()
+        assert frame["x"] <= box["x"]
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"]
+        assert page.locator(".readout div").first.bounding_box()["height"] < 25
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".readout").first.inner_text().split() == ["iteration", "12", "dlADMM", "0.8483"]
 
 
 def test_the_chart_follows_the_width_of_the_window(visit):

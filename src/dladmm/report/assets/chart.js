@@ -22,6 +22,7 @@ class Chart {
     }));
     this.log = spec.log;
     this.byTime = false;
+    this.byFinger = false;
     this.view = { x: null, y: null };
     this.cursor = null;
     this.width = 0;

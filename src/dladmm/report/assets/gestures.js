@@ -87,7 +87,11 @@ function setUpKeyboard(chart) {
   svg.addEventListener("focus", () => {
     if (chart.cursor === null && svg.matches(":focus-visible")) chart.step(Infinity);
   });
-  svg.addEventListener("blur", () => chart.forgetCursor());
+  // Going from the point being read to a button of the same chart keeps the point: zooming goes there. A finger keeps
+  // it in any case, since not every browser focuses a button that is tapped.
+  chart.figure.addEventListener("focusout", (event) => {
+    if (!chart.byFinger && !chart.figure.contains(event.relatedTarget)) chart.forgetCursor();
+  });
 }
 
 // A mouse draws a box to zoom into. A finger reads values, and moves along once zoomed; up and down scroll the page.
@@ -109,6 +113,7 @@ function setUpPointer(chart) {
   svg.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     start = at(event);
+    chart.byFinger = event.pointerType !== "mouse";
     if (event.pointerType === "mouse") svg.setPointerCapture(event.pointerId);
   });
   svg.addEventListener("pointermove", (event) => {
