@@ -60,7 +60,7 @@ class TaylorEngine(Engine):
         self.gamma = gamma
 
     @torch.no_grad()
-    def sweep(self, state: State) -> list[Step]:
+    def forward_sweep(self, state: State) -> list[Step]:
         """All primal variables once, from the first layer to the last; u is left alone."""
         last = len(self.chain) - 1
         steps: list[Step] = []
@@ -142,7 +142,8 @@ class TaylorADMM:
     name = "admm"
 
     def __init__(self, engine: Engine, state: State, gamma: float, warmup: int, seed: int | None) -> None:
-        self.engine: Engine = TaylorEngine(engine, gamma)
+        self._problem = TaylorEngine(engine, gamma)
+        self.engine: Engine = self._problem
         self.warmup, self.iterations = warmup, 0
         state.u.zero_()
         if seed is not None:
@@ -153,7 +154,7 @@ class TaylorADMM:
 
     @torch.no_grad()
     def iterate(self, state: State) -> list[Step] | None:
-        steps = self.engine.sweep(state)
+        steps = self._problem.forward_sweep(state)
         self.iterations += 1
         if self.iterations > self.warmup:
             state.u.add_(state.residual, alpha=state.rho)
