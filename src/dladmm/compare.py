@@ -12,29 +12,22 @@ split are the same for all.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dladmm import api, baselines, graph_api
-from dladmm.baselines.taylor import BETA, GAMMA, RHO, WARMUP
+from dladmm import baselines
 from dladmm.callbacks import ProgressBar
-from dladmm.chain import mlp
-from dladmm.errors import DataError, InputError
+from dladmm.cells import Problem, defaults, finished, plain, save
+from dladmm.errors import InputError
 from dladmm.experiments.gcn_convergent import SETTINGS
 from dladmm.report import read_report, write_figures
 from dladmm.report.data import Run
 from dladmm.run_config import RunConfig
-from dladmm.run_data import load_graph, load_rows
-from dladmm.runs import write_run
 from dladmm.status import Status
-from dladmm.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.trainer import Result
 
 METHODS = ("dladmm", "accelerated", *baselines.METHODS)
 """dlADMM in convergent and in accelerated mode, and the baselines."""
@@ -97,25 +90,16 @@ class Comparison:
             "loss": c.loss,
             "max_iter": c.max_iter,
             "dtype": c.dtype,
-            **_defaults(method, c.network),
+            **defaults(method, c.network),
             **self.options(method),
         }
-        plain: dict[str, Any] = json.loads(json.dumps(settings))
-        return plain
-
-
-def _defaults(method: str, network: str) -> dict[str, Any]:
-    """The settings a baseline has unless it is told otherwise."""
-    if method in baselines.LEARNING_RATES:
-        rate = baselines.LEARNING_RATES[method][network]  # type: ignore[index]  # mlp or gcn
-        return {"lr": rate.lr, "reduction": rate.reduction}
-    return {"rho": RHO, "beta": BETA, "gamma": GAMMA, "warmup": WARMUP} if method == "admm" else {}
+        return plain(settings)
 
 
 def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) -> tuple[Run, ...] | None:
     """Run the cells that are not there yet, draw the figures; all runs in order, None where the user interrupts."""
     cells = list(comparison.cells())
-    missing = [cell for cell in cells if not _finished(comparison, *cell, out)]
+    missing = [cell for cell in cells if not finished(_folder(out, *cell), comparison.settings(*cell))]
     if missing:
         fit = _prepared(comparison)
         for place, (method, seed) in enumerate(missing, 1):
@@ -123,7 +107,7 @@ def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) 
             result = fit(method, seed, [ProgressBar(title)] if progress else [])
             if result.status is Status.INTERRUPTED:
                 return None
-            _save(result, _folder(out, method, seed), comparison.settings(method, seed))
+            save(result, _folder(out, method, seed), comparison.settings(method, seed))
     read = read_report(out / "cells")
     if find_spec("matplotlib") is not None:
         write_figures(read, out / "figures", seconds=True)
@@ -141,63 +125,14 @@ def _prepared(comparison: Comparison) -> Callable[[str, int, list[Any]], Result]
         "max_iter": c.max_iter,
         "diagnostics_every": 1,  # measuring is not timed, and says when an accuracy was reached
     }
-    problem: tuple[Any, ...]
-    if c.network == "gcn":
-        data = load_graph(c)
-        problem = (data,)
-        common |= {"hidden": c.widths, "activation": c.activation}
-        common["validation"] = "test" if bool(data.test_mask.any()) else None
-    else:
-        rows = load_rows(c)
-        widths = [rows.x_train.shape[1], *c.widths, rows.n_outputs]
-        problem = (mlp(widths, c.activation), rows.x_train, rows.y_train)
-        common["validation"] = (rows.x_test, rows.y_test)
+    problem = Problem.load(c)
 
     def fit(method: str, seed: int, callbacks: list[Any]) -> Result:
         arguments = common | comparison.options(method) | {"random_state": seed, "callbacks": callbacks}
-        own: Any = graph_api.train_graph if c.network == "gcn" else api.train
-        other: Any = baselines.train_graph if c.network == "gcn" else baselines.train
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # the certificate says so
-            result: Result = (
-                other(method, *problem, **arguments)
-                if method in baselines.METHODS
-                else own(*problem, **arguments)
-            )
-        return result
+        return problem.fit(method, c.widths, c.activation, **arguments)
 
     return fit
 
 
 def _folder(out: Path, method: str, seed: int) -> Path:
     return out / "cells" / f"{method}-{seed}"
-
-
-def _finished(comparison: Comparison, method: str, seed: int, out: Path) -> bool:
-    """Whether the cell is there; with other settings it is another comparison's, and that is an error."""
-    path = _folder(out, method, seed) / "metrics.json"
-    if not path.exists():
-        return False
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise DataError(f"{path} is not the metrics of a run: {error!r}") from error
-    wanted = comparison.settings(method, seed)
-    differing = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
-    if differing:
-        raise InputError(
-            f"{path.parent} holds a run with other settings ({', '.join(differing)}); choose another --out."
-        )
-    return True
-
-
-def _save(result: Result, folder: Path, settings: dict[str, Any]) -> None:
-    """Under another name first: a folder of this name is always a whole cell."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        write_run(result, partial, settings)
-        os.replace(partial, folder)
-    except OSError as error:
-        raise DataError(f"{folder} cannot hold the run: {error}") from error

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from dladmm.trainer import Result
 
 
-def write_run(result: Result, folder: Path, settings: dict[str, Any]) -> Path:
-    """Write everything a person or a script wants to know of a run; returns the folder."""
+def write_run(
+    result: Result, folder: Path, settings: dict[str, Any], *, curves: bool = True, **measured: Any
+) -> Path:
+    """Write everything a person or a script wants to know of a run; returns the folder.
+
+    ``measured`` goes into metrics.json beside the rest; ``curves=False`` leaves the picture out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     columns = result.history.to_dict()
     with (folder / "history.csv").open("w", newline="", encoding="utf-8") as file:
@@ -29,10 +34,12 @@ def write_run(result: Result, folder: Path, settings: dict[str, Any]) -> Path:
         "last": {name: result.history.last(name) for name in columns},
         "certificate": result.certificate.to_dict(),
         "machine": describe(result.state.u.device),
+        **measured,
     }
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, allow_nan=False), encoding="utf-8")
     (folder / "certificate.txt").write_text(f"{result.certificate}\n", encoding="utf-8")
-    plot_curves(result, folder / "curves.png")
+    if curves:
+        plot_curves(result, folder / "curves.png")
     return folder
 
 
