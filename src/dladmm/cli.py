@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dladmm import compare_cli, datasets_cli, report_cli, train_cli
+from dladmm import compare_cli, datasets_cli, report_cli, reproduce_cli, train_cli
 from dladmm._version import __version__
 from dladmm.errors import DladmmError
 
@@ -23,6 +23,7 @@ app.add_typer(train_cli.app, name="train")
 app.command("compare")(compare_cli.compare)
 app.command("predict")(train_cli.predict)
 app.command("report")(report_cli.report)
+app.command("reproduce")(reproduce_cli.reproduce)
 app.add_typer(datasets_cli.app, name="datasets")
 
 

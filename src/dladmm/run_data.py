@@ -44,8 +44,7 @@ def load_rows(config: RunConfig) -> Rows:
         data = datasets.load(config.dataset, data_dir=config.data_dir)
         if not isinstance(data, ImageData):
             raise InputError(f"{config.dataset} is a graph; use: dladmm train gcn --dataset {config.dataset}")
-        names = list(range(data.n_classes))
-        return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
+        return rows_of(data)
     if config.csv is not None:
         table = read_csv(Path(config.csv), config.target)
         return _split(table.x, table.y, table.features, config)
@@ -57,6 +56,12 @@ def load_rows(config: RunConfig) -> Rows:
         return Rows(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
     arrays = read_npz(Path(str(config.npz)), ("x", "y"))
     return _split(arrays["x"], arrays["y"], [], config)
+
+
+def rows_of(data: ImageData) -> Rows:
+    """A loaded data set; its classes are its labels."""
+    names = list(range(data.n_classes))
+    return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
 
 
 def load_graph(config: RunConfig) -> Any:

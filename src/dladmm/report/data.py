@@ -30,6 +30,8 @@ SOURCES = ("dataset", "csv", "npz", "target")
 METHOD_NAMES = {
     "dladmm": "dlADMM",
     "accelerated": "dlADMM (accelerated)",
+    "dladmm-paper": "dlADMM (paper's settings)",
+    "dladmm-authors": "dlADMM (authors' code)",
     "gd": "GD",
     "adagrad": "Adagrad",
     "adadelta": "Adadelta",
@@ -37,7 +39,7 @@ METHOD_NAMES = {
     "lbfgs": "L-BFGS",
     "admm": "ADMM (Taylor et al.)",
 }
-"""What ``dladmm compare`` calls a method, as people write it."""
+"""What ``dladmm compare`` and ``dladmm reproduce`` call a method, as people write it."""
 
 
 @dataclass(frozen=True)

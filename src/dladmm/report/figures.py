@@ -56,11 +56,7 @@ def write_figures(report: Report, folder: str | os.PathLike[str], *, seconds: bo
         with matplotlib.rc_context(STYLE):
             for figure, x in figures:
                 name = _free_name(figure.key + ("-by-seconds" if x == "seconds" else ""), names)
-                drawn = _draw(figure, x)
-                for ending, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
-                    path = target / f"{name}.{ending}"
-                    _save(drawn, path, ending, options)
-                    written.append(path)
+                written += save_both(_draw(figure, x), target, name)
     except OSError as error:
         raise InputError(f"{target} cannot hold the figures: {error}") from error
     return written
@@ -112,8 +108,13 @@ def _numbers(column: Column) -> list[float]:
     return [float("nan") if value is None else value for value in column]
 
 
-def _save(drawn: Any, path: Path, ending: str, options: dict[str, Any]) -> None:
-    buffer = io.BytesIO()
-    drawn.savefig(buffer, format=ending, **options)
-    with replacing(path) as file:
-        file.write(buffer.getvalue())
+def save_both(drawn: Any, folder: Path, name: str) -> list[Path]:
+    """NAME.png and NAME.svg of a matplotlib figure, each whole or not at all."""
+    written = []
+    for ending, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
+        buffer = io.BytesIO()
+        drawn.savefig(buffer, format=ending, **options)
+        with replacing(folder / f"{name}.{ending}") as file:
+            file.write(buffer.getvalue())
+        written.append(folder / f"{name}.{ending}")
+    return written

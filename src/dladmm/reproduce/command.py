@@ -1,0 +1,128 @@
+"""``dladmm reproduce``: run what is missing, then say how it stands beside the paper.
+
+OUT/ID/cells/, OUT/ID/figures/, OUT/ID/outcome.json     each experiment
+OUT/summary.json, OUT/summary.md                        all experiments of OUT, whenever one is done
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dladmm.atomic import replacing
+from dladmm.errors import DataError
+from dladmm.reproduce.evidence import gather
+from dladmm.reproduce.experiment import ORDER, Experiment, chosen, experiment
+from dladmm.reproduce.outcomes import outcome
+from dladmm.reproduce.pages import markdown, show, show_list
+from dladmm.reproduce.plan import cells
+from dladmm.reproduce.running import Session, run_cells
+from dladmm.reproduce.verdicts import TOLERANCES
+from dladmm.validation import check_device
+
+OUTCOME = "outcome.json"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of ``--list``."""
+
+    id: str
+    paper: str
+    cells: int
+    title: str
+
+
+def list_experiments(scale: str) -> list[Listed]:
+    found = [experiment(name, scale) for name in ORDER]
+    return [Listed(e.id, e.paper or "-", len(cells(e, "cpu")), e.title) for e in found]
+
+
+def reproduce(names: Sequence[str], scale: str, session: Session) -> tuple[dict[str, Any], bool]:
+    """Run these experiments; the summary of all of OUT, and whether every cell that was asked for is there."""
+    complete = True
+    for name in names:
+        if not reproduce_one(experiment(name, scale), session):
+            complete = False
+            break
+    return write_summary(session.out, scale), complete
+
+
+def reproduce_one(e: Experiment, session: Session) -> bool:
+    """One experiment: its cells, its figures, its outcome. False when cells were left undone."""
+    complete = run_cells(e, session)
+    evidence = gather(session.out / e.id, cells(e, session.device_kind))
+    found = outcome(e, evidence, session.data_dir)
+    folder = session.out / e.id
+    if evidence.runs and find_spec("matplotlib") is not None:
+        from dladmm.reproduce.drawing import draw
+
+        draw(e, evidence, folder / "figures")
+    _write(folder / OUTCOME, json.dumps({"scale": e.scale} | found.to_dict(), indent=1, allow_nan=False))
+    return complete
+
+
+def write_summary(out: Path, scale: str) -> dict[str, Any]:
+    """summary.json and summary.md of the outcomes that are there, in the paper's order."""
+    outcomes = []
+    for name in ORDER:
+        path = out / name / OUTCOME
+        if path.exists():
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise DataError(f"{path} is not the outcome of an experiment: {error}") from error
+            if found.pop("scale") == scale:
+                outcomes.append(found)
+    summary = {
+        "command": f"dladmm reproduce all --scale {scale}",
+        "scale": scale,
+        "tolerances": TOLERANCES,
+        "experiments": outcomes,
+    }
+    _write(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+    _write(out / "summary.md", markdown(summary))
+    return summary
+
+
+def run(
+    names: str,
+    scale: str,
+    *,
+    device: str = "auto",
+    out: Path | None = None,
+    data_dir: str | None = None,
+    only: str | None = None,
+    minutes: float | None = None,
+    redo: bool = False,
+    list_: bool = False,
+    json_: bool = False,
+) -> int:
+    """What both command lines do; the exit code."""
+    if list_:
+        lines = [asdict(line) for line in list_experiments(scale)]
+        print(json.dumps({"experiments": lines})) if json_ else show_list(lines)
+        return 0
+    wanted = chosen(names)
+    folder = out or Path(f"runs/reproduce-{scale}")
+    session = Session(folder, str(check_device(device)), data_dir, only, minutes, redo)
+    summary, complete = reproduce(wanted, scale, session)
+    if json_:
+        print(json.dumps({"out": str(folder), "complete": complete} | summary, allow_nan=False))
+    else:
+        show(summary, wanted)
+        print(f"Wrote {folder} (summary.json, summary.md, and cells and figures of each experiment).")
+    return 0 if complete else 130
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write((text.rstrip() + "\n").encode())
+    except OSError as error:
+        raise DataError(f"{path} could not be written: {error}") from error

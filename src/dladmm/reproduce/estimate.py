@@ -1,0 +1,74 @@
+"""How long a reproduction will take: a rough count of products before, corrected by what cells really took."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from dladmm.reproduce.experiment import Experiment
+from dladmm.reproduce.plan import Cell
+
+if TYPE_CHECKING:
+    from dladmm.reproduce.running import Session
+
+PRODUCTS = {"dladmm": 10.0, "accelerated": 30.0, "admm": 14.0}
+"""Products with each weight matrix an epoch; for a gradient method three, and as many to measure it."""
+
+OVERHEAD = {"cpu": 0.004, "cuda": 0.02}
+"""Seconds an epoch that no product explains: bookkeeping, kernel launches."""
+
+START = 0.3
+"""Seconds a cell takes besides: writing, drawing initial weights."""
+
+
+class Clock:
+    """Estimates for a list of cells; what was told of finished ones scales what is left."""
+
+    def __init__(self, experiment: Experiment, todo: list[Cell], session: Session) -> None:
+        rate, overhead = _rate(session.device), OVERHEAD["cuda" if "cuda" in session.device else "cpu"]
+        self._left = {
+            cell.name: START
+            + cell.max_iter * (overhead + PRODUCTS.get(cell.trainer, 5.0) * _product(experiment, cell) / rate)
+            for cell in todo
+        }
+        self._guessed = self._took = 0.0
+
+    def tell(self, cell: Cell, seconds: float) -> None:
+        self._guessed += self._left.pop(cell.name)
+        self._took += seconds
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._left.values()) * (self._took / self._guessed if self._guessed else 1.0)
+
+    def estimate(self) -> str:
+        return words(self.seconds)
+
+
+def words(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
+def _product(experiment: Experiment, cell: Cell) -> float:
+    """Floating point operations of the forward pass; graphs count their labelled sizes, features are sparse."""
+    if experiment.network == "gcn":
+        return 2 * 20_000 * 100.0 * cell.hidden[0]
+    rows = cell.rows or 60_000
+    return 2.0 * rows * sum(a * b for a, b in pairwise([784, *cell.hidden, 10]))
+
+
+def _rate(device: str) -> float:
+    """Operations a second of one float32 product, measured."""
+    n = 4096 if "cuda" in device else 512
+    x = torch.ones(n, n, device=device)
+    best = float("inf")
+    for _ in range(3):
+        began = time.perf_counter()
+        float((x @ x)[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - began)
+    return 2 * n**3 / best

@@ -1,0 +1,78 @@
+"""What an experiment's finished cells say, by data set and method."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from dladmm.report import Report
+from dladmm.report.data import METRICS, Run, read_report
+from dladmm.reproduce.plan import Cell
+from dladmm.reproduce.verdicts import Mean
+
+PAPER_METHOD = "dladmm-paper"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs that are there, of the cells that were asked for; ``memory`` in bytes where it was weighed."""
+
+    cells: tuple[Cell, ...]
+    runs: dict[str, Run]
+    memory: dict[str, float]
+
+    def of(self, dataset: str, method: str | None = None, **settings: object) -> list[Run]:
+        """Finished runs with these settings, in the order of the cells."""
+        wanted = settings | {"dataset": dataset} | ({} if method is None else {"method": method})
+        return [
+            self.runs[cell.name]
+            for cell in self.cells
+            if cell.name in self.runs and all(cell.settings.get(k) == v for k, v in wanted.items())
+        ]
+
+    def run(self, dataset: str, method: str = PAPER_METHOD) -> Run | None:
+        """The first initialisation: the one that is drawn as a curve."""
+        return next(iter(self.of(dataset, method)), None)
+
+    def accuracy(self, dataset: str, method: str) -> Mean | None:
+        """Test accuracy after the last epoch, over the initialisations."""
+        values = [v for run in self.of(dataset, method) if (v := run.last("val_accuracy")) is not None]
+        return mean(values)
+
+    @property
+    def missing(self) -> int:
+        return sum(cell.name not in self.runs for cell in self.cells)
+
+
+def mean(values: list[float]) -> Mean | None:
+    if not values:
+        return None
+    return Mean(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
+
+
+def seconds_per_epoch(run: Run) -> float | None:
+    """The median over the epochs: the first ones warm caches and kernels up, and others use the machine too."""
+    seconds = [s for s in run.column("seconds") if s is not None]
+    steps = [after - before for before, after in pairwise(seconds)] or seconds
+    return statistics.median(steps) if steps else None
+
+
+def gather(folder: Path, cells: list[Cell]) -> Evidence:
+    """Read the cells that are finished."""
+    place = folder / "cells"
+    wanted = {cell.name for cell in cells}
+    found = [name for name in sorted(wanted) if (place / name / METRICS).exists()]
+    runs = {run.name: run for run in read_report(place).runs if run.name in wanted} if found else {}
+    memory = {}
+    for name in found:
+        metrics = json.loads((place / name / METRICS).read_text(encoding="utf-8"))
+        if "memory_bytes" in metrics:
+            memory[name] = float(metrics["memory_bytes"])
+    return Evidence(tuple(cells), runs, memory)
+
+
+def report_of(evidence: Evidence, title: str) -> Report:
+    return Report(title, tuple(evidence.runs.values()))

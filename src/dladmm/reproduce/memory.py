@@ -1,0 +1,44 @@
+"""Weighing a cell: in a process of its own, because the peak of a process is that of all it ever did."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from dladmm.reproduce.experiment import Experiment
+from dladmm.reproduce.plan import Cell
+from dladmm.reproduce.running import Session, keep, to_stderr, train
+from dladmm.status import Status
+
+
+def weigh(experiment: Experiment, cell: Cell, session: Session) -> Status:
+    """Run one cell elsewhere and write what it needed besides the data as they were read."""
+    where = (str(session.out), session.device, session.data_dir, torch.get_num_threads())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return Status[pool.submit(_weighed, experiment, cell, *where).result()]
+
+
+def _weighed(
+    experiment: Experiment, cell: Cell, out: str, device: str, data_dir: str | None, threads: int
+) -> str:
+    torch.set_num_threads(threads)
+    session = Session(Path(out), device, data_dir, say=to_stderr)
+    session.problem(experiment.network, cell.dataset, cell.data)
+    held = 0 if "cuda" in device else peak_bytes(device)
+    result = train(experiment, replace(cell, diagnostics_every=cell.max_iter), session, [])
+    keep(result, experiment, cell, session, memory_bytes=peak_bytes(device) - held)
+    return result.status.name
+
+
+def peak_bytes(device: str) -> int:
+    """torch's own peak on a GPU (features and A~ included), else that of the process."""
+    if "cuda" in device:
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
