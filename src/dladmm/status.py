@@ -10,8 +10,8 @@ class Status(Enum):
 
     CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
     MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
-    DIVERGED = (
-        "Diverged: the augmented Lagrangian grew beyond any bound the theory allows; raise rho above 2H."
+    DIVERGED = (  # of a baseline too, so no advice about rho: the certificate gives it where it applies
+        "Diverged: the augmented Lagrangian, which should fall, has grown; the certificate says what is promised."
     )
     NON_FINITE = (
         "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
