@@ -51,6 +51,9 @@ def test_version_is_written_once_and_cited():
         ["train", "mlp"],
         ["train", "gcn"],
         ["predict"],
+        ["compare"],
+        ["report"],
+        ["reproduce"],
         ["datasets"],
         ["datasets", "list"],
     ],
@@ -71,8 +74,9 @@ def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, m
     monkeypatch.setitem(__import__("dladmm.demo").demo.DIGITS, "max_iter", 6)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
-    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote the runs", "karate"):
+    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote both runs", "karate"):
         assert words in result.output
+    assert "karate" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     for name in ("history.csv", "metrics.json", "certificate.txt", "curves.png"):
         for data in ("digits", "karate"):
             assert (tmp_path / "run" / data / name).stat().st_size > 0

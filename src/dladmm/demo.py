@@ -70,8 +70,9 @@ def show(result: Result, title: str) -> None:
 
 
 def run(folder: Path) -> list[Result]:
-    """Train on digits and on the karate club, show what happened, write it down."""
+    """Train on digits and on the karate club, show what happened, write it down, as a page too."""
     from dladmm.experiments.gcn_convergent import KARATE, train_karate
+    from dladmm.report import read_report, write_page
 
     digits = train_digits()
     show(digits, "dlADMM on scikit-learn's digits: MLP 64-100-100-10, no back-propagation")
@@ -79,8 +80,9 @@ def run(folder: Path) -> list[Result]:
     karate = train_karate(diagnostics_every=1)
     show(karate, "dlADMM on Zachary's karate club: GCN, one labelled member in each of four communities")
     for name, result, settings in (("digits", digits, DIGITS), ("karate", karate, KARATE)):
-        write_run(result, folder / name, settings)
+        write_run(result, folder / name, {"dataset": name, "seed": 0} | settings)
+    write_page(read_report(folder), folder / "report.html")
     print(
-        f"Wrote the runs to {folder}/digits and {folder}/karate (history.csv, metrics.json, curves.png, ...)."
+        f"Wrote both runs to {folder} (history.csv, metrics.json, curves.png, ...) and {folder}/report.html."
     )
     return [digits, karate]

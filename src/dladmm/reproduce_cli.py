@@ -25,6 +25,12 @@ def reproduce(
     redo: Annotated[
         bool, typer.Option("--redo", help="Run cells again whose settings have changed.")
     ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect", help="Run nothing: sum up the cells that are in OUT, wherever they were made."
+        ),
+    ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     json_: Json = False,
 ) -> None:
@@ -36,6 +42,6 @@ def reproduce(
 
     code = run(
         experiment, scale, device=device or "auto", out=out, data_dir=None if data_dir is None else str(data_dir),
-        only=only, minutes=minutes, redo=redo, list_=list_, json_=json_,
+        only=only, minutes=minutes, redo=redo, collect=collect, list_=list_, json_=json_,
     )  # fmt: skip
     raise typer.Exit(code)

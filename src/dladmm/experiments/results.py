@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dladmm.reproduce.pages import markdown as reproduction
+
 HEAD = """# Results
 
 This page is made from the files in `docs/results/` by `python -m dladmm.experiments.results docs`; each file is the
@@ -57,6 +59,10 @@ def render(folder: Path) -> str:
     sections.append(_graph_accuracy(folder))
     sections.append(_graph_theory(folder))
     sections.append(_graph_benchmarks(folder))
+    sections += [
+        reproduction(json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("reproduce-*.json"))
+    ]
     return "\n".join(sections)
 
 

@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", help="only cells whose names match, as 'cora-*'")
     made.add_argument("--minutes", type=float, help="begin no further cell after so many minutes")
     made.add_argument("--redo", action="store_true", help="run cells again whose settings have changed")
+    made.add_argument("--collect", action="store_true", help="run nothing, sum up the cells that are in OUT")
     made.add_argument("--list", action="store_true", help="list the experiments and exit")
     made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return made
@@ -32,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(
             given.experiment, given.scale, device=given.device, out=given.out, data_dir=given.data_dir,
-            only=given.only, minutes=given.minutes, redo=given.redo, list_=given.list, json_=given.json,
+            only=given.only, minutes=given.minutes, redo=given.redo, collect=given.collect, list_=given.list,
+            json_=given.json,
         )  # fmt: skip
     except DladmmError as error:
         print(f"dladmm: {error}", file=sys.stderr)

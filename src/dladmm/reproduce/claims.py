@@ -182,8 +182,8 @@ def at_most(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
 
 
 def proportional(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
-    nodes = {name: n for name, n in about["nodes"].items() if _megabytes(evidence, name)}
-    if len(nodes) < len(about["nodes"]):
+    nodes = {name: n for name, n in about["nodes"].items() if min(_megabytes(evidence, name), default=0) > 0}
+    if len(nodes) < max(2, len(about["nodes"])):
         return None
     fit = growth(list(nodes.values()), [[_megabytes(evidence, name)[-1] for name in nodes]])
     return abs(fit.exponent - 1) <= 0.25, f"exponent {fit.exponent:.2f}"

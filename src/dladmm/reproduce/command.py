@@ -54,7 +54,7 @@ def reproduce(names: Sequence[str], scale: str, session: Session) -> tuple[dict[
 
 def reproduce_one(e: Experiment, session: Session) -> bool:
     """One experiment: its cells, its figures, its outcome. False when cells were left undone."""
-    complete = run_cells(e, session)
+    complete = session.collect or run_cells(e, session)
     evidence = gather(session.out / e.id, cells(e, session.device_kind))
     found = outcome(e, evidence, session.data_dir)
     folder = session.out / e.id
@@ -99,6 +99,7 @@ def run(
     only: str | None = None,
     minutes: float | None = None,
     redo: bool = False,
+    collect: bool = False,
     list_: bool = False,
     json_: bool = False,
 ) -> int:
@@ -109,7 +110,7 @@ def run(
         return 0
     wanted = chosen(names)
     folder = out or Path(f"runs/reproduce-{scale}")
-    session = Session(folder, str(check_device(device)), data_dir, only, minutes, redo)
+    session = Session(folder, str(check_device(device)), data_dir, only, minutes, redo, collect)
     summary, complete = reproduce(wanted, scale, session)
     if json_:
         print(json.dumps({"out": str(folder), "complete": complete} | summary, allow_nan=False))

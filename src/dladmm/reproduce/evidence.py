@@ -42,6 +42,19 @@ class Evidence:
         values = [v for run in self.of(dataset, method) if (v := run.last("val_accuracy")) is not None]
         return mean(values)
 
+    def accuracy_at(self, dataset: str, method: str, epoch: int) -> Mean | None:
+        """Test accuracy after an epoch, of the initialisations that were measured there."""
+        found = []
+        for run in self.of(dataset, method):
+            pairs = zip(run.column("iteration"), run.column("val_accuracy"), strict=True)
+            found += [v for k, v in pairs if k == epoch and v is not None]
+        return mean(found)
+
+    def seconds(self, dataset: str, method: str) -> float | None:
+        """Seconds an epoch: the median of the initialisations."""
+        found = [s for run in self.of(dataset, method) if (s := seconds_per_epoch(run)) is not None]
+        return statistics.median(found) if found else None
+
     @property
     def missing(self) -> int:
         return sum(cell.name not in self.runs for cell in self.cells)
@@ -61,17 +74,25 @@ def seconds_per_epoch(run: Run) -> float | None:
 
 
 def gather(folder: Path, cells: list[Cell]) -> Evidence:
-    """Read the cells that are finished."""
+    """Read the cells that are finished; on what device they were made is theirs to say."""
     place = folder / "cells"
-    wanted = {cell.name for cell in cells}
+    wanted = {cell.name: _anywhere(cell.settings) for cell in cells}
     found = [name for name in sorted(wanted) if (place / name / METRICS).exists()]
-    runs = {run.name: run for run in read_report(place).runs if run.name in wanted} if found else {}
+    runs = (
+        {run.name: run for run in read_report(place).runs if _anywhere(run.settings) == wanted.get(run.name)}
+        if found
+        else {}
+    )
     memory = {}
     for name in found:
         metrics = json.loads((place / name / METRICS).read_text(encoding="utf-8"))
         if "memory_bytes" in metrics:
             memory[name] = float(metrics["memory_bytes"])
     return Evidence(tuple(cells), runs, memory)
+
+
+def _anywhere(settings: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in settings.items() if key != "device"}
 
 
 def report_of(evidence: Evidence, title: str) -> Report:

@@ -56,6 +56,7 @@ class Experiment:
     seeds: int = 1
     diagnostics_every: int | None = None
     axis: str = ""
+    milestones: tuple[int, ...] = ()
 
     @property
     def comparable(self) -> bool:
@@ -89,7 +90,7 @@ def from_settings(name: str, scale: str, settings: dict[str, Any]) -> Experiment
     unknown = sorted(set(settings) - known)
     if unknown:
         raise InputError(f"experiment {name}: unknown setting {', '.join(unknown)}.")
-    for key in ("datasets", "hidden"):
+    for key in ("datasets", "hidden", "milestones"):
         settings[key] = tuple(settings.get(key, ()))
     return Experiment(id=name, scale=scale, **settings)  # type: ignore[arg-type]
 

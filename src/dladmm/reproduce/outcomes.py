@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
-from dladmm import datasets
+from dladmm import baselines, datasets
 from dladmm.report.curves import QUANTITIES
 from dladmm.report.data import METHOD_NAMES
 from dladmm.reproduce import verdicts
@@ -76,8 +77,13 @@ def outcome(experiment: Experiment, evidence: Evidence, data_dir: str | None = N
 def _settings(e: Experiment) -> str:
     if e.kind == "data":
         return ""
-    hidden = "-".join(map(str, e.hidden)) or f"{e.layers} hidden layer{'s' * (e.layers > 1)}"
-    parts = [f"hidden {hidden}", f"{e.max_iter} epochs", f"{e.seeds} initialisation{'s' * (e.seeds > 1)}"]
+    layers = f"{e.layers} hidden layer{'s' * (e.layers > 1)}"
+    hidden = f"{'-'.join(map(str, e.hidden))} hidden units" if e.hidden else layers
+    parts = [
+        f"{hidden}",
+        f"{e.max_iter} epoch{'s' * (e.max_iter > 1)}",
+        f"{e.seeds} initialisation{'s' * (e.seeds > 1)}",
+    ]
     parts += [] if e.rows is None else [f"{e.rows} training rows"]
     return ", ".join(parts)
 
@@ -144,7 +150,16 @@ def _known(column: list[float | None]) -> list[float]:
 
 
 def _accuracy_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]:
+    """Methods by data sets, or where the paper has curves, by epochs."""
     table = []
+    if e.milestones:
+        for dataset, method in product(e.datasets, e.methods):
+            found = [evidence.accuracy_at(dataset, method, k) for k in e.milestones]
+            seconds = evidence.seconds(dataset, method)
+            shown = ["-" if m is None else f"{m.value:.4f}" for m in found]
+            shown.append("-" if seconds is None else f"{seconds:.4f}")
+            table.append([dataset, METHOD_NAMES.get(method, method), *shown])
+        return ["data set", "method", *(f"k={k}" for k in e.milestones), "s / epoch"], table
     for method in e.methods:
         found = [evidence.accuracy(dataset, method) for dataset in e.datasets]
         table.append([METHOD_NAMES.get(method, method), *("-" if m is None else str(m) for m in found)])
@@ -159,7 +174,8 @@ def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any])
             theirs = Mean(value, deviation, paper["initialisations"])
             ours = evidence.accuracy(dataset, method)
             verdict = verdicts.MISSING if ours is None else verdicts.accuracy(theirs, ours)
-            why = str(paper.get(f"{method}_differs", "")) if verdict == verdicts.DIFFERS else ""
+            keys = (f"{method} {verdict}", verdict if method in baselines.METHODS else "")
+            why = next((paper["why"][key] for key in keys if key in paper["why"]), "")
             what = f"test accuracy, {dataset}, {METHOD_NAMES.get(method, method)}"
             yield Finding(what, str(theirs), "-" if ours is None else str(ours), verdict, why)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from importlib.util import find_spec
 from typing import Any
+
+WIDTH = 150
+"""Columns of the tables in a file or a pipe."""
 
 FINDINGS = ("what", "paper", "ours", "verdict", "why")
 
@@ -96,12 +100,10 @@ def _print(title: str, headings: list[str], rows: list[list[str]]) -> None:
 
         table = Table(title=title, box=box.SIMPLE, title_justify="left")
         for heading in headings:
-            table.add_column(
-                heading, overflow="fold", no_wrap=heading in ("ID", "id", "paper") and len(headings) < 5
-            )
+            table.add_column(heading, overflow="fold", no_wrap=heading in ("ID", "id", "verdict"))
         for row in rows:
             table.add_row(*map(Text, row))
-        Console().print(table)
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     print(title)

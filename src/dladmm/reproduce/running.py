@@ -36,7 +36,10 @@ def to_stderr(line: str) -> None:
 
 @dataclass
 class Session:
-    """How a reproduction is run: where to, on what, which cells, for how long."""
+    """How a reproduction is run: where to, on what, which cells, for how long.
+
+    ``redo`` runs cells again whose settings have changed; ``collect`` runs none and sums up what is there.
+    """
 
     out: Path
     device: str = "cpu"
@@ -44,6 +47,7 @@ class Session:
     only: str | None = None
     minutes: float | None = None
     redo: bool = False
+    collect: bool = False
     say: Say = to_stderr
     problems: dict[str, Problem] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)

@@ -15,13 +15,14 @@ from dladmm.reproduce.verdicts import Finding
 Grid = list[list[float | None]]
 
 FASTER = (
-    "Another machine, and products that are cached: backtracking in closed form needs one product and no loop, where "
-    "the authors' code tries step after step."
+    "Another machine, and cached products: backtracking is in closed form or costs no product a try, where the "
+    "authors' code forms the products anew for every try."
 )
 FLAT_IN_RHO = (
-    "Backtracking in closed form costs the same for every rho; a loop has more tries at a larger rho."
+    "A try of the backtracking costs no product, or there is none: a rho that needs more costs hardly more."
 )
 FLAT_IN_SIZE = "A fixed cost a step (kernel launches on a GPU) hides the growth at these sizes."
+STEEPER = "An epoch of the paper's has a large cost that does not depend on this; ours has not, so the growth shows."
 
 
 def sizes(e: Experiment, dataset: str) -> list[float]:
@@ -109,7 +110,8 @@ def _exponents(
             yield Finding(what, shown, str(fit), "no figure of the paper")
             continue
         verdict = verdicts.exponent(theirs.exponent, fit.exponent)
-        why = "" if verdict != verdicts.BETTER else FLAT_IN_RHO if axis == "rho" else FLAT_IN_SIZE
+        flat = FLAT_IN_RHO if axis == "rho" else FLAT_IN_SIZE
+        why = {verdicts.BETTER: flat, verdicts.DIFFERS: STEEPER}.get(verdict, "")
         yield Finding(what, shown, str(fit), verdict, why)
 
 
