@@ -23,8 +23,9 @@ from dladmm.reproduce.estimate import words
 from dladmm.reproduce.evidence import Evidence, gather, seconds_per_epoch
 from dladmm.reproduce.experiment import chosen, from_settings
 from dladmm.reproduce.fits import growth
-from dladmm.reproduce.outcomes import figures, outcome
+from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown, show
+from dladmm.reproduce.paper import figures
 from dladmm.reproduce.pausing import Pausing
 from dladmm.reproduce.plan import cells
 from dladmm.reproduce.timing import time_findings

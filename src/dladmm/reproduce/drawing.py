@@ -12,7 +12,7 @@ from dladmm.report.curves import PALETTE, slug
 from dladmm.report.figures import HEIGHT, STYLE, WIDTH, save_both, write_figures
 from dladmm.reproduce.evidence import Evidence, report_of
 from dladmm.reproduce.experiment import Experiment
-from dladmm.reproduce.outcomes import figures
+from dladmm.reproduce.paper import figures
 from dladmm.reproduce.timing import measured, sizes
 
 

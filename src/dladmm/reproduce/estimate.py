@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dladmm.reproduce.experiment import Experiment
+from dladmm.reproduce.paper import nodes
 from dladmm.reproduce.plan import Cell
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ PRODUCTS = {"dladmm": 10.0, "accelerated": 30.0, "admm": 14.0}
 """Products with each weight matrix an epoch; for a gradient method three, and as many to measure it."""
 
 OVERHEAD = {"cpu": 0.004, "cuda": 0.02}
-"""Seconds an epoch that no product explains: bookkeeping, kernel launches."""
+"""Seconds an epoch of dlADMM that no product explains: bookkeeping, kernel launches."""
+
+SHARE = {"dladmm": 1.0, "accelerated": 3.0, "admm": 1.0}
+"""How much of that a method has; a gradient method a quarter."""
 
 START = 0.3
 """Seconds a cell takes besides: writing, drawing initial weights."""
@@ -31,7 +35,11 @@ class Clock:
         rate, overhead = _rate(session.device), OVERHEAD["cuda" if "cuda" in session.device else "cpu"]
         self._left = {
             cell.name: START
-            + cell.max_iter * (overhead + PRODUCTS.get(cell.trainer, 5.0) * _product(experiment, cell) / rate)
+            + cell.max_iter
+            * (
+                SHARE.get(cell.trainer, 0.25) * overhead
+                + PRODUCTS.get(cell.trainer, 5.0) * _product(experiment, cell) / rate
+            )
             for cell in todo
         }
         self._guessed = self._took = 0.0
@@ -55,9 +63,9 @@ def words(seconds: float) -> str:
 
 
 def _product(experiment: Experiment, cell: Cell) -> float:
-    """Floating point operations of the forward pass; graphs count their labelled sizes, features are sparse."""
+    """Floating point operations of a forward pass; of sparse ones such as take equally long."""
     if experiment.network == "gcn":
-        return 2 * 20_000 * 100.0 * cell.hidden[0]
+        return 200.0 * nodes().get(cell.dataset, 20_000) * cell.hidden[0]
     rows = cell.rows or 60_000
     return 2.0 * rows * sum(a * b for a, b in pairwise([784, *cell.hidden, 10]))
 

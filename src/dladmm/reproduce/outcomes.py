@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
@@ -17,6 +14,7 @@ from dladmm.reproduce import verdicts
 from dladmm.reproduce.claims import CHECKS
 from dladmm.reproduce.evidence import Evidence
 from dladmm.reproduce.experiment import Experiment
+from dladmm.reproduce.paper import figures, nodes
 from dladmm.reproduce.timing import time_findings, time_table
 from dladmm.reproduce.verdicts import Finding, Mean
 
@@ -41,13 +39,6 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@cache
-def figures() -> dict[str, dict[str, Any]]:
-    """``paper.toml``: the paper's own figures by the label of the table or figure."""
-    text = (files("dladmm.reproduce") / "paper.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
 
 
 def outcome(experiment: Experiment, evidence: Evidence, data_dir: str | None = None) -> Outcome:
@@ -195,11 +186,10 @@ def _no_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> It
 
 
 def _claims(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterator[Finding]:
-    statistics = figures()["tab:gcn dataset"]
-    nodes = {name: statistics[name]["nodes"] for name in e.datasets if name in statistics}
+    counted = {name: n for name, n in nodes().items() if name in e.datasets}
     for about in paper.get("claims", ()):
         for dataset in about.get("datasets", e.datasets):
-            answer = CHECKS[about["check"]](evidence, dataset, about | {"nodes": nodes})
+            answer = CHECKS[about["check"]](evidence, dataset, about | {"nodes": counted})
             looked_at = about.get("column") or about.get("method") or about["check"].replace("_", " ")
             what, says = f"{dataset}: {QUANTITIES.get(looked_at, looked_at)}", about["says"]
             if answer is None:
