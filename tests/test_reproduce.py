@@ -17,6 +17,7 @@ from dladmm.report import read_report
 from dladmm.report.data import Run
 from dladmm.reproduce import ORDER, Session, experiment, reproduce, verdicts
 from dladmm.reproduce import running as running_module
+from dladmm.reproduce.__main__ import main
 from dladmm.reproduce.claims import CHECKS
 from dladmm.reproduce.command import reproduce_one, run, write_summary
 from dladmm.reproduce.estimate import words
@@ -186,6 +187,7 @@ def test_an_interrupted_cell_is_run_again_and_the_others_stay(session, monkeypat
 
     monkeypatch.setattr(running_module, "train", interrupted)
     assert not reproduce_one(e, session)
+    assert session.interrupted
     assert reproduce_one(e, session)
     assert trained == [f"karate-{name}" for name in ("dladmm-0", "dladmm-1", "adam-0", "adam-0", "adam-1")]
     table = outcome(e, gather(session.out / e.id, cells(e, "cpu"))).table
@@ -438,6 +440,13 @@ def test_the_list_names_every_experiment(capsys):
     lines = json.loads(capsys.readouterr().out)["experiments"]
     assert [line["id"] for line in lines] == list(ORDER)
     assert next(line for line in lines if line["id"] == "gcn-memory")["cells"] == 10
+
+
+def test_errors_are_words_and_exit_code_2(capsys):
+    assert main(["mlp", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"].startswith("unknown experiment 'mlp'")
+    assert printed.err.startswith("dladmm: unknown experiment")
 
 
 BLOCKED = """

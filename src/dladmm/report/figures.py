@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Collection
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,17 @@ STYLE: Any = {
 }
 
 
-def write_figures(report: Report, folder: str | os.PathLike[str], *, seconds: bool = False) -> list[Path]:
+def write_figures(
+    report: Report,
+    folder: str | os.PathLike[str],
+    *,
+    seconds: bool = False,
+    titles: Collection[str] | None = None,
+) -> list[Path]:
     """Write NAME.png and NAME.svg of every figure into ``folder``; the same runs give the same bytes.
 
-    ``seconds`` draws accuracies against the time of training as well, as NAME-by-seconds.
+    ``seconds`` draws accuracies against the time of training as well, as NAME-by-seconds; ``titles`` draws figures of
+    these titles alone.
     """
     try:
         import matplotlib
@@ -47,7 +55,8 @@ def write_figures(report: Report, folder: str | os.PathLike[str], *, seconds: bo
         raise InputError("figures need matplotlib; install it with: pip install 'dladmm[plot]'.") from error
     target, written = Path(folder), []
     names: set[str] = set()
-    figures = [(figure, "iteration") for some in figures_of(group_runs(report.runs)) for figure in some]
+    all_figures = [figure for some in figures_of(group_runs(report.runs)) for figure in some]
+    figures = [(figure, "iteration") for figure in all_figures if titles is None or figure.title in titles]
     if seconds:
         timed = [f for f, _ in figures if f.has_seconds and "accuracy" in f.y_label.lower()]
         figures += [(figure, "seconds") for figure in timed]

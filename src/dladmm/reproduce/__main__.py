@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
             json_=given.json,
         )  # fmt: skip
     except DladmmError as error:
+        if given.json:
+            print(json.dumps({"error": str(error)}))
         print(f"dladmm: {error}", file=sys.stderr)
         return 2
 

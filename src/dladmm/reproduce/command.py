@@ -117,7 +117,7 @@ def run(
     else:
         show(summary, wanted)
         print(f"Wrote {folder} (summary.json, summary.md, and cells and figures of each experiment).")
-    return 0 if complete else 130
+    return 130 if session.interrupted else 0
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,12 +15,18 @@ from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.paper import figures
 from dladmm.reproduce.timing import measured, sizes
 
+ACCURACIES = ("Test accuracy", "Accuracy", "Training accuracy")
+CURVES = ("Augmented Lagrangian", "Objective F", "What the theory speaks of", "Primal residual", "Residuals")
+"""Titles of what the paper's figures show, for several methods and for one alone; a report has the rest."""
+
 
 def draw(e: Experiment, evidence: Evidence, folder: Path) -> list[Path]:
     """Whatever fits the experiment's kind."""
     folder.mkdir(parents=True, exist_ok=True)
     if e.kind in ("curves", "accuracy"):
-        return write_figures(report_of(evidence, e.id), folder, seconds=e.kind == "accuracy")
+        accuracy = e.kind == "accuracy"
+        titles = ACCURACIES if accuracy else CURVES
+        return write_figures(report_of(evidence, e.id), folder, seconds=accuracy, titles=titles)
     with matplotlib.rc_context(STYLE):
         if e.kind == "memory":
             return save_both(_memory(e, evidence), folder, "memory")

@@ -168,7 +168,8 @@ def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any])
             keys = (f"{method} {verdict}", verdict if method in baselines.METHODS else "")
             why = next((paper["why"][key] for key in keys if key in paper["why"]), "")
             what = f"test accuracy, {dataset}, {METHOD_NAMES.get(method, method)}"
-            yield Finding(what, str(theirs), "-" if ours is None else str(ours), verdict, why)
+            few = "" if ours is None or ours.count == e.seeds else f" ({ours.count} of {e.seeds})"
+            yield Finding(what, str(theirs), "-" if ours is None else f"{ours}{few}", verdict, why)
 
 
 def _memory_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]:

@@ -49,6 +49,7 @@ class Session:
     redo: bool = False
     collect: bool = False
     say: Say = to_stderr
+    interrupted: bool = False
     problems: dict[str, Problem] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
 
@@ -108,6 +109,7 @@ def run_cells(experiment: Experiment, session: Session) -> bool:
         status = run_cell(experiment, cell, session)
         if status is Status.INTERRUPTED:
             session.say("interrupted; the same command goes on from here.")
+            session.interrupted = True
             return False
         took = time.perf_counter() - began
         clock.tell(cell, took)
