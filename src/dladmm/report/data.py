@@ -31,7 +31,7 @@ METHOD_NAMES = {
     "dladmm": "dlADMM",
     "accelerated": "dlADMM (accelerated)",
     "dladmm-paper": "dlADMM (paper's settings)",
-    "dladmm-authors": "dlADMM (authors' code)",
+    "dladmm-authors": "dlADMM (as the authors' code)",
     "gd": "GD",
     "adagrad": "Adagrad",
     "adadelta": "Adadelta",
