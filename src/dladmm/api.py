@@ -15,7 +15,8 @@ from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
 from dladmm.losses import Loss, Risk, get_loss
 from dladmm.options import make_options
-from dladmm.regularizers import Regularizer, get_regularizer
+from dladmm.regularizers import Regularizer
+from dladmm.scaling import Scaling
 from dladmm.trainer import Result, Trainer
 from dladmm.validation import (
     check_device,
@@ -33,7 +34,7 @@ def train(
     y: Any,
     *,
     loss: str | dict[str, Any] | Loss = "cross_entropy",
-    regularizer: str | dict[str, Any] | Regularizer | None = None,
+    regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     preset: str = "default",
     init: str = "fresh",
     prox: str = "auto",
@@ -52,6 +53,7 @@ def train(
     :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. ``X`` has one row a sample; ``y`` holds class
     indices, or real targets for a regression loss. ``init="fresh"`` draws new weights from ``random_state``,
     ``init="keep"`` starts from the module's own.
+    ``regularizer="auto"`` is the mode's own penalty (none in convergent mode), ``None`` is none.
     ``sample_weight`` says how often each row counts. ``method`` runs another method in the same loop, as
     :mod:`dladmm.baselines` does. ``options`` are those of
     :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
@@ -65,7 +67,7 @@ def train(
     chosen = make_options(preset, **options)
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     chain = model if isinstance(model, Chain) else from_module(model)
-    the_loss, penalty = get_loss(loss), get_regularizer(regularizer)
+    the_loss, penalty = get_loss(loss), chosen.penalty(regularizer)
     n_outputs = _n_outputs(chain)
     if init not in ("fresh", "keep"):
         raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
@@ -92,6 +94,11 @@ def train(
         params = fresh_parameters(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
+    scaling = Scaling.fit(chain.blocks[0], x, rows) if chosen.scale_inputs else None
+    if scaling is not None:
+        x = scaling.apply(x)
+        held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
+        params = scaling.unfold(params) if init == "keep" else params
     trainer = Trainer(
         chain,
         x,
@@ -103,6 +110,8 @@ def train(
         validation=held_out,
         callbacks=callbacks,
         method=method,
+        scaling=scaling,
+        seed=random_state,
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):

@@ -13,8 +13,9 @@ The last two terms are ``(rho/2)||V_n + u/rho - g_n||^2`` up to a constant, so e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from dladmm.chain import Chain
 from dladmm.errors import InputError
 from dladmm.losses import Risk
 from dladmm.regularizers import NoPenalty, Regularizer
-from dladmm.subproblems import SubproblemOptions, squared_norm
+from dladmm.subproblems import SubproblemOptions, ratio, squared_norm
 
 
 @dataclass
@@ -42,6 +43,16 @@ class State:
     u: Tensor
     rho: float
     nu: float
+    stiffness: float = 1.0
+
+    def weight(self, l: int) -> float:
+        """What link l weighs: rho for the last, else nu, times ``stiffness`` once for each link that follows.
+
+        The paper has one nu for all, stiffness 1. A larger one makes links stiffer towards the input, so that a
+        backward sweep hands the gradient of R down without weakening it (docs/theory.md, Section 8).
+        """
+        after = len(self.params) - 1 - l
+        return self.rho if after == 0 else self.nu * self.stiffness**after
 
     @property
     def W(self) -> list[Tensor]:
@@ -114,14 +125,22 @@ class Engine:
         if rows is not None and not all(block.counts_rows for block in chain):
             raise InputError("sample weights need a network of linear layers and known activations only.")
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
+        self._shares = [1.0] * len(chain.blocks)
+        self._forces: Sequence[Tensor] | None = None
 
     # The algorithm ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def sweep(self, state: State) -> list[Step]:
-        """One iteration: backward V_l, B_l for l = n..1, forward B_l, V_l for l = 1..n, then r and u."""
+    def sweep(self, state: State, forces: Sequence[Tensor] | None = None) -> list[Step]:
+        """One iteration: backward V_l, B_l for l = n..1, forward B_l, V_l for l = 1..n, then r and u.
+
+        ``forces`` are the gradients of R at a feasible state (:meth:`forces`). With them, the penalty of a block counts
+        by the share of that gradient which reaches the block in the backward sweep, so that the two keep the
+        proportion they have in the true objective.
+        """
         layers = range(len(self.chain))
         steps: list[Step] = []
+        self._shares, self._forces = [1.0] * len(self.chain), forces
         for l in reversed(layers):
             steps += self._update_output(state, l)
             steps += self._update_parameters(state, l, forward=False)
@@ -133,18 +152,21 @@ class Engine:
 
     def _update_parameters(self, state: State, l: int, *, forward: bool) -> list[Step]:
         """``B_l``: solved by block l, which knows how its output depends on its parameters."""
-        scope = Scope(self.options, forward, self._memories[l])
+        last = l == len(self.chain) - 1
+        scope = Scope(self.options, forward, self._memories[l], last)
         term = self._term(state, l)
-        return self.chain.blocks[l].update_parameters(
-            state.params[l], self._input(state, l), term, self.penalty, scope
-        )
+        block = self.chain.blocks[l]
+        if self._forces is not None and not forward and block.penalised:
+            self._shares[l] = _share(term, self._forces[l])
+        penalty = self.penalty.times(self._shares[l])
+        return block.update_parameters(state.params[l], self._input(state, l), term, penalty, scope)
 
     def _update_output(self, state: State, l: int) -> list[Step]:
         """``V_l``: solved by the block that follows, or by the loss when none does."""
         if l == len(self.chain) - 1:
             return [self._update_last(state)]
         scope = Scope(self.options, memory=self._memories[l + 1])
-        anchor = Anchor(state.nu, state.predictions[l])
+        anchor = Anchor(state.weight(l), state.predictions[l])
         block = self.chain.blocks[l + 1]
         return block.update_input(
             state.params[l + 1], state.outputs[l], anchor, self._term(state, l + 1), scope
@@ -160,7 +182,7 @@ class Engine:
 
     def _term(self, state: State, l: int) -> Term:
         if l < len(self.chain) - 1:
-            return Term(state.nu, state.outputs[l], state.predictions[l], self.rows)
+            return Term(state.weight(l), state.outputs[l], state.predictions[l], self.rows)
         return Term(state.rho, state.outputs[l] + state.u / state.rho, state.predictions[l], self.rows)
 
     def _input(self, state: State, l: int) -> Tensor:
@@ -184,6 +206,32 @@ class Engine:
             kept = self.chain.blocks[l].knows_of_input if keep_input and l == 0 else ()
             for key in [key for key in memory if key not in kept]:
                 del memory[key]
+
+    @torch.no_grad()
+    def forces(self, state: State) -> list[Tensor]:
+        """``dR/dV_l`` of every link at a feasible state, handed down from block to block by the chain rule."""
+        blocks = self.chain.blocks
+        force = self.risk.gradient(state.outputs[-1])
+        forces = [force]
+        for l in range(len(blocks) - 1, 0, -1):
+            term = Term(1.0, state.predictions[l] - force, state.predictions[l])
+            force = blocks[l].input_gradient(state.params[l], state.outputs[l - 1], term)
+            forces.insert(0, force)
+        return forces
+
+    @contextmanager
+    def seeing(self, x: Tensor | None, options: SubproblemOptions) -> Iterator[None]:
+        """Other inputs (None: the engine's own) and options for a while; begins and ends with nothing remembered."""
+        self.forget(keep_input=True)
+        kept = self.x, self.options, self._memories
+        self.options = options
+        if x is not None:
+            self.x, self._memories = x, [{} for _ in self.chain]
+        try:
+            yield
+        finally:
+            self.x, self.options, self._memories = kept
+            self.forget(keep_input=True)
 
     # Where an iterate starts -----------------------------------------------------------------------------------
 
@@ -216,7 +264,8 @@ class Engine:
         predictions = state.predictions if predictions is None else predictions
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
-        coupling = sum((squared_norm(v - g, self.rows) for v, g in pairs[:-1]), zero) * (state.nu / 2)
+        soft = enumerate(pairs[:-1])
+        coupling = sum((state.weight(l) / 2 * squared_norm(v - g, self.rows) for l, (v, g) in soft), zero)
         r = pairs[-1][0] - pairs[-1][1]
         return Energy(
             risk=self.risk_value(state.outputs[-1]),
@@ -251,7 +300,7 @@ class Engine:
     def stationarity(self, state: State, predictions: Sequence[Tensor] | None = None) -> Tensor:
         """``dist(0, dL_rho)^2`` at the iterate (Property 3): all of W, b, z, a, z_L and u, squared and summed."""
         predictions = state.predictions if predictions is None else predictions
-        probe = State(state.params, state.outputs, list(predictions), state.u, state.rho, state.nu)
+        probe = replace(state, predictions=list(predictions))
         r = probe.residual
         last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
         total = squared_norm(last, self.rows) + squared_norm(r, self.rows)
@@ -260,9 +309,18 @@ class Engine:
             v = self._input(probe, l)
             total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty)
             if l > 0:
-                anchor = Anchor(state.nu, probe.predictions[l - 1])
+                anchor = Anchor(state.weight(l - 1), probe.predictions[l - 1])
                 total = total + block.input_stationarity(state.params[l], v, anchor, term)
         return total
+
+
+def _share(term: Term, force: Tensor) -> float:
+    """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
+    if force.shape != term.target.shape:  # only some rows are variables: the others are not pulled at all
+        return 1.0
+    pull = term.counted((term.residual() * force).sum(1, keepdim=True)).sum(dtype=torch.float64)
+    share = term.weight * ratio(pull, squared_norm(force, term.rows), 1.0 / term.weight)
+    return float(share.clamp(0.0, 1.0))
 
 
 def last_layer_rate(rho: float, H: float) -> float:

@@ -25,7 +25,8 @@ from dladmm.graph import (
 from dladmm.iteration import MethodFactory
 from dladmm.losses import Loss, Risk, get_loss
 from dladmm.options import make_options
-from dladmm.regularizers import Regularizer, get_regularizer
+from dladmm.regularizers import Regularizer
+from dladmm.scaling import Scaling
 from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.trainer import Result, Trainer
 from dladmm.validation import check_device, check_dtype, check_several_classes, to_tensor
@@ -41,6 +42,7 @@ class GraphProblem:
     x: Tensor
     risk: Risk
     validation: tuple[Tensor, Risk] | None
+    scaling: Scaling | None = None
 
 
 def train_graph(
@@ -53,7 +55,7 @@ def train_graph(
     activation: str | dict[str, Any] | Activation = "relu",
     rows: Rows = "all",
     loss: str | dict[str, Any] | Loss = "cross_entropy",
-    regularizer: str | dict[str, Any] | Regularizer | None = None,
+    regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     validation: Any = None,
     edge_weight: Any = None,
     n_classes: int | None = None,
@@ -100,6 +102,7 @@ def train_graph(
         prox=prox,
         dtype=torch_dtype,
         device=torch_device,
+        scaled=chosen.scale_inputs,
     )
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
@@ -109,11 +112,13 @@ def train_graph(
         problem.x,
         problem.risk,
         chosen,
-        penalty=get_regularizer(regularizer),
+        penalty=chosen.penalty(regularizer),
         params=params,
         validation=problem.validation,
         callbacks=callbacks,
         method=method,
+        scaling=problem.scaling,
+        seed=random_state,
     )
     return trainer.fit()
 
@@ -162,6 +167,7 @@ def graph_problem(
     prox: str,
     dtype: torch.dtype,
     device: torch.device,
+    scaled: bool = False,
 ) -> GraphProblem:
     """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper."""
     if rows not in ("all", "train"):
@@ -196,10 +202,12 @@ def graph_problem(
     )
     dense = isinstance(formed, torch.Tensor) or not hasattr(formed, "nnz")
     x = torch.from_numpy(formed).to(device, dtype) if dense else csr_tensor(formed, dtype, device)
+    scaling = Scaling.of_nodes(features, dtype, device) if scaled else None
+    x = x if scaling is None else scaling.apply(x)
     second = None
     if held_out is not None:
         second = (x, _risk(loss, labels, held_out, n_outputs, prox, dtype, device))
-    return GraphProblem(chain, x, risk, second)
+    return GraphProblem(chain, x, risk, second, scaling)
 
 
 def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> Tensor | None:

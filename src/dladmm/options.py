@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dladmm.errors import InputError
+from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.subproblems import SubproblemOptions
+
+ACCELERATED_PENALTY = 0.3
+"""lambda of accelerated mode's own penalty (lambda/2)||W||^2, for scaled inputs and a summed loss."""
 
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
@@ -25,10 +29,16 @@ class TrainOptions:
         Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``, and ``H/5`` in
         accelerated mode.
     ``nu``
-        Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1).
+        Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1); ``None`` is 1, and ``rho/10`` in
+        accelerated mode.
     ``max_iter``, ``eps_abs``, ``eps_rel``
         Stop after ``max_iter`` iterations, or when primal residual and stationarity are below
-        ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3.
+        ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3; in accelerated mode also when
+        ten iterations together lower the objective by less than ``eps_rel`` of it.
+    ``dropout``
+        Accelerated mode: the share of the entries of a dense X that each sweep does not see.
+    ``scale_inputs``
+        Train on inputs brought to a common scale (:mod:`dladmm.scaling`); the network that comes out takes X as it is.
     ``init_scale``, ``init_std``
         Initial W: He's deviation times ``init_scale``, b zero; or W and b normal with deviation ``init_std``.
     ``start``
@@ -43,11 +53,13 @@ class TrainOptions:
 
     mode: Mode = "convergent"
     rho: float | None = None
-    nu: float = 1.0
+    nu: float | None = None
     subproblems: SubproblemOptions = field(default_factory=SubproblemOptions)
     max_iter: int = 200
     eps_abs: float = 1e-6
     eps_rel: float = 1e-4
+    dropout: float = 0.0
+    scale_inputs: bool = False
     init_scale: float = 0.2
     init_std: float | None = None
     start: Start = "feasible"
@@ -60,10 +72,22 @@ class TrainOptions:
             return self.rho
         return 3 * H if self.mode == "convergent" else H / 5
 
+    def starting_nu(self, rho: float) -> float:
+        """nu itself, or the default beside this rho."""
+        if self.nu is not None:
+            return self.nu
+        return 1.0 if self.mode == "convergent" else rho / 10
+
+    def penalty(self, spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
+        """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own."""
+        if isinstance(spec, str) and spec == "auto":
+            return NoPenalty() if self.mode == "convergent" else L2(ACCELERATED_PENALTY)
+        return get_regularizer(spec)
+
     def __post_init__(self) -> None:
         for name in ("rho", "nu", "init_std"):
             value = getattr(self, name)
-            if value is None and name != "nu":
+            if value is None:
                 continue
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be a positive finite number, got {value!r}.")
@@ -77,12 +101,16 @@ class TrainOptions:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if not (isinstance(self.dropout, (int, float)) and 0 <= self.dropout < 1):
+            raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
         if self.mode not in get_args(Mode):
             raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
         if self.mode == "accelerated" and (self.start != "feasible" or self.rho_rule is not None):
             raise InputError(
                 "mode='accelerated' starts feasible and sets rho itself: leave start and rho_rule out."
             )
+        if self.mode == "convergent" and self.dropout > 0:
+            raise InputError("dropout is a setting of mode='accelerated'.")
         if self.start not in get_args(Start):
             raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
@@ -100,7 +128,11 @@ PAPER = TrainOptions(
 """The settings of the paper's MLP experiment, with what its published code adds."""
 
 ACCELERATED = TrainOptions(
-    mode="accelerated", nu=0.1, subproblems=SubproblemOptions(damping=1.0), init_scale=0.41
+    mode="accelerated",
+    subproblems=SubproblemOptions(damping=1.0, last_damping=1.0),
+    dropout=0.2,
+    scale_inputs=True,
+    init_scale=0.41,
 )
 """Where accelerated mode starts from; single settings can be changed as always."""
 

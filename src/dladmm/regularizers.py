@@ -42,6 +42,10 @@ class Regularizer(Named, ABC):
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient."""
 
+    def times(self, share: float) -> Regularizer:
+        """``share * Omega``; a constraint stays as it is."""
+        return self
+
 
 @dataclass(frozen=True)
 class ElasticNet(Regularizer):
@@ -78,6 +82,9 @@ class ElasticNet(Regularizer):
         at_zero = (smooth.abs() - self.l1).clamp_min(0)
         return torch.where(W == 0, at_zero, (smooth + self.l1 * W.sign()).abs())
 
+    def times(self, share: float) -> Regularizer:
+        return ElasticNet(share * self.l1, share * self.l2)
+
 
 @dataclass(frozen=True)
 class L2(Regularizer):
@@ -105,6 +112,9 @@ class L2(Regularizer):
 
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         return (g + self.strength * W).abs()
+
+    def times(self, share: float) -> Regularizer:
+        return L2(share * self.strength)
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,9 @@ class L1(Regularizer):
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         at_zero = (g.abs() - self.strength).clamp_min(0)
         return torch.where(W == 0, at_zero, (g + self.strength * W.sign()).abs())
+
+    def times(self, share: float) -> Regularizer:
+        return L1(share * self.strength)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -33,6 +33,9 @@ class SubproblemOptions:
         The paper's gamma and eta, the factor of one backtracking step.
     ``damping``
         Exact W only: weight of the proximal term ``(damping * c * trace(A^T A) / n) / 2 ||W - W_k||^2``.
+    ``last_damping``
+        The same for the last block, with ``trace(A^T A)`` in the place of the mean ``trace(A^T A) / n``: 1 makes the
+        step about as long as a gradient step. ``None`` treats the last block like the others.
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
     ``max_backtracks``
@@ -45,6 +48,7 @@ class SubproblemOptions:
     t0: float | None = None
     growth: float = 2.0
     damping: float = 0.1
+    last_damping: float | None = None
     tau_per_sample: bool = False
     max_backtracks: int = 60
 
@@ -60,8 +64,21 @@ class SubproblemOptions:
             raise InputError(f"growth must be a number above 1, got {self.growth!r}.")
         if not (math.isfinite(self.damping) and self.damping >= 0):
             raise InputError(f"damping must be a number >= 0, got {self.damping!r}.")
+        if self.last_damping is not None and not (
+            math.isfinite(self.last_damping) and self.last_damping >= 0
+        ):
+            raise InputError(f"last_damping must be None or a number >= 0, got {self.last_damping!r}.")
         if self.max_backtracks < 1:
             raise InputError(f"max_backtracks must be at least 1, got {self.max_backtracks!r}.")
+
+    def damping_of(self, n_in: int, *, last: bool) -> float:
+        """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""
+        return self.last_damping * n_in if last and self.last_damping is not None else self.damping
+
+    def damped(self, factor: float) -> SubproblemOptions:
+        """The same with ``factor`` times the damping."""
+        last = None if self.last_damping is None else factor * self.last_damping
+        return replace(self, damping=factor * self.damping, last_damping=last)
 
 
 def row_squared_norms(x: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from dladmm.losses import Risk
 from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root
 from dladmm.options import TrainOptions
 from dladmm.regularizers import Regularizer
+from dladmm.scaling import Scaling
 from dladmm.status import Status
 
 
@@ -80,7 +81,10 @@ class Trainer:
         validation: tuple[Tensor, Risk] | None = None,
         callbacks: Sequence[Callback] = (),
         method: MethodFactory | None = None,
+        scaling: Scaling | None = None,
+        seed: int = 0,
     ) -> None:
+        self._scaling, self._seed = scaling, seed
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
         self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows)
         for block, block_params in zip(chain, params, strict=True):
@@ -88,7 +92,7 @@ class Trainer:
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
         rho = options.starting_rho(risk.H)
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
-        self.state = make_state(params, rho, options.nu)
+        self.state = make_state(params, rho, options.starting_nu(rho))
         self.baseline: str | None = None
         self.method = self._own_method() if method is None else self._other_method(method)
         self.history = History()
@@ -102,8 +106,9 @@ class Trainer:
         self._restored = False
 
     def _own_method(self) -> Method:
-        accelerated = self.options.mode == "accelerated"
-        return Accelerated(self.engine, self.state) if accelerated else Plain(self.engine)
+        if self.options.mode == "convergent":
+            return Plain(self.engine)
+        return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
 
     def _other_method(self, make: MethodFactory) -> Method:
         """Another method, which starts feasible and brings the engine it is measured with."""
@@ -128,7 +133,8 @@ class Trainer:
         certificate = self._certify()
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
-        module = self.engine.chain.to_module(self.state.params)
+        params = self.state.params if self._scaling is None else self._scaling.fold(self.state.params)
+        module = self.engine.chain.to_module(params)
         result = Result(status, self.history, certificate, module, self.state)
         for callback in self.callbacks:
             callback.on_train_end(self, result)
@@ -208,8 +214,15 @@ class Trainer:
     # Judging -----------------------------------------------------------------------------------------------------
 
     def _converged(self) -> bool:
+        if self.options.mode == "accelerated" and self._settled():
+            return True
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
         return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
+
+    def _settled(self) -> bool:
+        """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
+        values = [value for value in self.history["lagrangian"][-11:] if value is not None]
+        return len(values) == 11 and values[0] - values[-1] < self.options.eps_rel * abs(values[-1])
 
     def _finite_parameters(self) -> bool:
         sums = [p.abs().max() for block in self.state.params for p in block.values()]

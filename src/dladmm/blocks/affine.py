@@ -145,14 +145,15 @@ class Affine(Block):
         gram = scope.memory.get("gram")
         if gram is None:
             gram = scope.memory["gram"] = full_precision_gram(A, term.rows)
-        shift = scope.options.damping * gram.diagonal().mean()
+        damping = scope.options.damping_of(self.n_in, last=scope.last)
+        shift = damping * gram.diagonal().mean()
         d = (term.counted(term.residual()).T @ A).double()
         if penalty.quadratic is None:
             move, delta = _proximal_on_gram(W.double(), d, gram, c, shift, penalty)
             rate_of_damping = delta / 2
         else:
             d.add_(W, alpha=penalty.quadratic / c)
-            key = (c, penalty.quadratic, scope.options.damping)
+            key = (c, penalty.quadratic, damping)
             if scope.memory.get("factor_key") != key:
                 extra = penalty.quadratic / c
                 scope.memory["factor"] = damped_cholesky(gram, shift + extra, A.dtype)
@@ -241,10 +242,8 @@ class Affine(Block):
         squared, moved_squared = squared @ counted, moved_squared @ counted
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
-    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = anchor.weight * (v - anchor.value)
-        gradient.addmm_(term.residual(), params["W"], alpha=term.weight)
-        return squared_norm(gradient, term.rows)
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        return (term.weight * term.residual()) @ params["W"]
 
 
 def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:

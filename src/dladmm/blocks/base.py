@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import SubproblemOptions
+from dladmm.subproblems import SubproblemOptions, squared_norm
 
 Params = dict[str, Tensor]
 """B_l of the paper: the named parameters of one block."""
@@ -67,12 +67,14 @@ class Scope:
     """What an update needs besides the mathematics: options, sweep direction, the block's memory.
 
     ``memory`` holds what stays valid between updates (a Gram matrix while the input stays, a factor while W
-    stays, the last accepted step of a search); a block clears what its own update makes stale.
+    stays, the last accepted step of a search); a block clears what its own update makes stale. ``last`` says that the
+    block is the chain's last one.
     """
 
     options: SubproblemOptions
     forward: bool = False
     memory: dict[str, Any] = field(default_factory=dict)
+    last: bool = False
 
 
 class Block(ABC):
@@ -126,8 +128,13 @@ class Block(ABC):
         """Squared distance of 0 to the subdifferential of the parameters' subproblem."""
 
     @abstractmethod
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        """The gradient of ``(weight/2)||target - g(B, v)||^2`` in v, which is ``weight J^T (g - target)``."""
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         """Squared distance of 0 to the subdifferential of the input's subproblem."""
+        gradient = self.input_gradient(params, v, term).add_(v - anchor.value, alpha=anchor.weight)
+        return squared_norm(gradient, term.rows)
 
     @abstractmethod
     def to_module(self, params: Params) -> nn.Module:

@@ -50,6 +50,9 @@ class Elementwise(Block):
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=v.device)
 
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        return (term.weight * term.residual()).mul_(self.activation.derivative(v))
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
         return anchor.weight**2 * squared_norm(distance, term.rows)

@@ -111,9 +111,8 @@ class Generic(Block):
             total = total + squared_norm(gradient)
         return total
 
-    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = _gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
-        return squared_norm(gradient + anchor.weight * (v - anchor.value))
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        return _gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
 
 
 Evaluate = Callable[[list[Tensor]], Tensor]

@@ -196,8 +196,11 @@ class GraphConv(Block):
             memory["H"] = self.graph.output(v, W) if H is None else H.add_(moved)
             term.prediction.copy_(self.activation(memory["H"]))
 
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        """Of and on the rows that are variables."""
+        ray = self._ray(params, v, term, {})
+        return self.graph.input_gradient(params["W"], ray.gradient(), Scratch())
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = self.graph.input_gradient(
-            params["W"], self._ray(params, v, term, {}).gradient(), Scratch()
-        )
+        gradient = self.input_gradient(params, v, term)
         return squared_norm(gradient.add_(self.graph.pick(v - anchor.value), alpha=anchor.weight))
