@@ -29,6 +29,7 @@ from dladmm.reproduce.pages import markdown, show
 from dladmm.reproduce.paper import figures
 from dladmm.reproduce.pausing import Pausing
 from dladmm.reproduce.plan import cells
+from dladmm.reproduce.running import announce
 from dladmm.reproduce.timing import time_findings
 from dladmm.reproduce.verdicts import Finding, Mean
 from dladmm.status import Status
@@ -155,8 +156,11 @@ def test_other_settings_are_refused_or_run_again(session):
         reproduce_one(small(max_iter=2), session)
     said = []
     assert reproduce_one(small(max_iter=2), replace(session, redo=True, say=said.append))
-    assert any("other settings (max_iter)" in line for line in said)
+    assert sum("other settings (max_iter)" in line for line in said) == 4
     assert {run.iterations for run in read_report(session.out).runs} == {2}
+    said.clear()
+    announce([small(ACCURACY, name="gcn-accuracy"), small(max_iter=2)], replace(session, say=said.append))
+    assert said[0].startswith("4 cells to run in all, about ")
 
 
 @pytest.mark.usefixtures("undrawn")

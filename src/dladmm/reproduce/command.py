@@ -20,7 +20,7 @@ from dladmm.reproduce.experiment import ORDER, Experiment, chosen, experiment
 from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown, show, show_list
 from dladmm.reproduce.plan import cells
-from dladmm.reproduce.running import Session, run_cells
+from dladmm.reproduce.running import Session, announce, run_cells
 from dladmm.reproduce.verdicts import TOLERANCES
 from dladmm.validation import check_device
 
@@ -45,8 +45,11 @@ def list_experiments(scale: str) -> list[Listed]:
 def reproduce(names: Sequence[str], scale: str, session: Session) -> tuple[dict[str, Any], bool]:
     """Run these experiments; the summary of all of OUT, and whether every cell that was asked for is there."""
     complete = True
-    for name in names:
-        if not reproduce_one(experiment(name, scale), session):
+    experiments = [experiment(name, scale) for name in names]
+    if len(names) > 1 and not session.collect:
+        announce(experiments, session)
+    for e in experiments:
+        if not reproduce_one(e, session):
             complete = False
             break
     return write_summary(session.out, scale), complete

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dladmm import datasets
 from dladmm.cells import Problem, finished, save
 from dladmm.datasets import ImageData
 from dladmm.errors import InputError
-from dladmm.reproduce.estimate import Clock
+from dladmm.reproduce.estimate import Clock, words
 from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.pausing import Pausing
 from dladmm.reproduce.plan import ACTIVATION, DTYPE, LOSS, Cell, cells
@@ -90,6 +90,15 @@ def missing_cells(experiment: Experiment, session: Session) -> list[Cell]:
         if not done:
             wanted.append(cell)
     return wanted
+
+
+def announce(experiments: list[Experiment], session: Session) -> None:
+    """How much is to be done in all; what is refused is refused here, before hours of work."""
+    silent = replace(session, say=lambda line: None)
+    todo = [(experiment, missing_cells(experiment, silent)) for experiment in experiments]
+    seconds = sum(Clock(experiment, missing, session).seconds for experiment, missing in todo)
+    total = sum(len(missing) for _, missing in todo)
+    session.say(f"{total} cells to run in all, {words(seconds)} on {session.device}")
 
 
 def run_cells(experiment: Experiment, session: Session) -> bool:
