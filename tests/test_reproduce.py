@@ -168,6 +168,12 @@ def test_pieces_made_elsewhere_are_summed_up(session):
     e = small()
     half = replace(session, only="digits-*-neurons-2-*")
     reproduce_one(e, half)
+    broken = (
+        session.out / e.id / "cells/.digits-0.partial"
+    )  # as a process leaves it that dies while it writes
+    broken.mkdir()
+    (broken / "history.csv").write_text("iteration")
+    assert len(read_report(session.out).runs) == 2
     evidence = gather(session.out / e.id, cells(e, "cuda"))  # the device is the cells' own affair
     assert (len(evidence.runs), evidence.missing) == (2, 2)
     assert not gather(session.out / e.id, cells(replace(e, max_iter=9), "cpu")).runs

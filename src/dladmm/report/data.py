@@ -132,9 +132,13 @@ def read_report(folder: str | os.PathLike[str]) -> Report:
 
 
 def _run_folders(root: Path) -> list[Path]:
-    """Folders with a history, or with metrics but no run below (those lack their history, and that is an error)."""
+    """Folders with a history, or with metrics but no run below (those lack their history, and that is an error).
+
+    Hidden folders are left out: a cell that is being written, or was when its process died, is in one.
+    """
     with_history, with_metrics = [], []
-    for place, _, files in os.walk(root, onerror=_refuse):
+    for place, folders, files in os.walk(root, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
         if HISTORY in files:
             with_history.append(Path(place))
         elif METRICS in files:

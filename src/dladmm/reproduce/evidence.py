@@ -24,13 +24,14 @@ class Evidence:
     runs: dict[str, Run]
     memory: dict[str, float]
 
-    def of(self, dataset: str, method: str | None = None, **settings: object) -> list[Run]:
-        """Finished runs with these settings, in the order of the cells."""
-        wanted = settings | {"dataset": dataset} | ({} if method is None else {"method": method})
+    def of(self, dataset: str, method: str | None = None) -> list[Run]:
+        """Finished runs on a data set, of one method or of all, in the order of the cells."""
         return [
             self.runs[cell.name]
             for cell in self.cells
-            if cell.name in self.runs and all(cell.settings.get(k) == v for k, v in wanted.items())
+            if cell.name in self.runs
+            and cell.dataset == dataset
+            and method in (None, cell.settings["method"])
         ]
 
     def run(self, dataset: str, method: str = PAPER_METHOD) -> Run | None:
@@ -75,19 +76,18 @@ def seconds_per_epoch(run: Run) -> float | None:
 
 def gather(folder: Path, cells: list[Cell]) -> Evidence:
     """Read the cells that are finished; on what device they were made is theirs to say."""
-    place = folder / "cells"
-    wanted = {cell.name: _anywhere(cell.settings) for cell in cells}
-    found = [name for name in sorted(wanted) if (place / name / METRICS).exists()]
-    runs = (
-        {run.name: run for run in read_report(place).runs if _anywhere(run.settings) == wanted.get(run.name)}
-        if found
-        else {}
-    )
-    memory = {}
-    for name in found:
-        metrics = json.loads((place / name / METRICS).read_text(encoding="utf-8"))
-        if "memory_bytes" in metrics:
-            memory[name] = float(metrics["memory_bytes"])
+    runs, memory = {}, {}
+    for cell in cells:
+        place = folder / "cells" / cell.name
+        if not (place / METRICS).exists():
+            continue
+        (run,) = read_report(place).runs
+        if _anywhere(run.settings) != _anywhere(cell.settings):
+            continue
+        runs[cell.name] = run
+        weighed = json.loads((place / METRICS).read_text(encoding="utf-8")).get("memory_bytes")
+        if weighed is not None:
+            memory[cell.name] = float(weighed)
     return Evidence(tuple(cells), runs, memory)
 
 
@@ -96,4 +96,5 @@ def _anywhere(settings: dict[str, object]) -> dict[str, object]:
 
 
 def report_of(evidence: Evidence, title: str) -> Report:
+    """The runs as a report has them."""
     return Report(title, tuple(evidence.runs.values()))

@@ -70,7 +70,3 @@ def exponent(paper: float, ours: float) -> str:
     if abs(ours - paper) <= EXPONENT:
         return AGREES
     return BETTER if ours < paper else DIFFERS
-
-
-def claim(holds: bool) -> str:
-    return AGREES if holds else DIFFERS
