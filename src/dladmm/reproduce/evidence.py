@@ -43,6 +43,10 @@ class Evidence:
         values = [v for run in self.of(dataset, method) if (v := run.last("val_accuracy")) is not None]
         return mean(values)
 
+    def highest(self, dataset: str, method: str) -> Mean | None:
+        """The highest test accuracy on the way, over the initialisations: picked by the test rows themselves."""
+        return mean([v for run in self.of(dataset, method) if (v := run.best("val_accuracy")) is not None])
+
     def accuracy_at(self, dataset: str, method: str, epoch: int) -> Mean | None:
         """Test accuracy after an epoch, of the initialisations that were measured there."""
         found = []

@@ -168,8 +168,17 @@ def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any])
             keys = (f"{method} {verdict}", verdict if method in baselines.METHODS else "")
             why = next((paper["why"][key] for key in keys if key in paper["why"]), "")
             what = f"test accuracy, {dataset}, {METHOD_NAMES.get(method, method)}"
-            few = "" if ours is None or ours.count == e.seeds else f" ({ours.count} of {e.seeds})"
-            yield Finding(what, str(theirs), "-" if ours is None else f"{ours}{few}", verdict, why)
+            yield Finding(what, str(theirs), _told(e, evidence, dataset, method, verdict), verdict, why)
+
+
+def _told(e: Experiment, evidence: Evidence, dataset: str, method: str, verdict: str) -> str:
+    """The mean; of how many where some are missing, and whether the runs were higher on the way where it differs."""
+    ours, highest = evidence.accuracy(dataset, method), evidence.highest(dataset, method)
+    if ours is None or highest is None:
+        return "-"
+    few = "" if ours.count == e.seeds else f" ({ours.count} of {e.seeds})"
+    best = f", highest on the way {highest.value:.4f}" if verdict == verdicts.DIFFERS else ""
+    return f"{ours}{few}{best}"
 
 
 def _memory_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]:
