@@ -8,7 +8,7 @@ accelerated iteration starts every sweep from what the network really does:
    which a few entries were dropped;
 3. *sweep* once, with the unchanged engine;
 4. keep the new parameters only if the *true objective*, loss of the forward pass plus penalty, did not rise.
-   Otherwise try again with less extrapolation and shorter steps, then with no extrapolation and all inputs, and so on.
+   Otherwise try again with all entries, then with less extrapolation and shorter steps, then with none and shorter yet.
 
 How long a step is, one number says, the *level*: rho and nu are their starting values times ``2^level``. Above 0 the
 damping grows with it, and so does the stiffness of the links towards the input, which makes the sweep a step along the
@@ -20,23 +20,29 @@ column ``lagrangian`` shows it, and the certificate's descent check checks the s
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from dladmm.blocks import Params, Step
 from dladmm.engine import Engine, State
+from dladmm.errors import InputError
 from dladmm.regularizers import NoPenalty
 
-TRIES = 14
-"""Attempts at one iteration: rho and nu grow by 2^13 before it is given up."""
+HIGHEST_RAISE = 12
+"""Before an iteration is given up, rho and nu have grown by 2^12."""
 
 LOWEST_LEVEL = -2
 """How far steps may grow: a quarter of the starting rho and nu."""
 
 PATIENCE, LONGEST_PATIENCE = 3, 192
 """Iterations without a refusal after which steps grow; refusals double it."""
+
+
+NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu", "seed")
+"""What an accelerated run must find again besides its previous parameters."""
 
 
 class Method(Protocol):
@@ -68,15 +74,25 @@ class Plain:
         return
 
 
+class Attempt(NamedTuple):
+    """How one iteration is tried: the extrapolation's counter, the level, and whether entries are dropped."""
+
+    momentum: int
+    level: int
+    dropping: bool
+
+
 class Accelerated:
     """Extrapolation, resynchronisation and the safeguard around the unchanged engine."""
 
     def __init__(self, engine: Engine, state: State, dropout: float = 0.0, seed: int = 0) -> None:
+        if dropout > 0 and engine.x.layout != torch.strided:
+            raise InputError("dropout needs dense inputs; these are stored sparse.")
         self.engine, self.dropout, self.seed = engine, dropout, seed
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
         self.iteration = self.momentum = self.level = self.calm = 0
-        self.patience = PATIENCE
+        self.patience, self.fade = PATIENCE, 1.0
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 
@@ -84,26 +100,34 @@ class Accelerated:
     def iterate(self, state: State) -> list[Step] | None:
         objective = float(self.engine.energy(state).objective)
         self.iteration += 1
-        momentum = self.momentum
-        for attempt in range(TRIES):
-            steps, found = self._attempt(state, momentum, attempt)
+        for refused, attempt in enumerate(self._attempts()):
+            steps, found = self._attempt(state, attempt)
             if float(self.engine.energy(found).objective) <= objective:
-                self._accept(state, found, momentum, refused=attempt)
+                self._accept(state, found, attempt, refused > 0)
                 return steps
-            momentum = 3 * momentum // 4 if attempt == 0 else 0
         return None
 
-    def _attempt(self, state: State, momentum: int, attempt: int) -> tuple[list[Step], State]:
+    def _attempts(self) -> Iterator[Attempt]:
+        """What is tried, in this order, until the objective does not rise."""
+        dropping = self.dropout > 0
+        yield Attempt(self.momentum, self.level, dropping)
+        if dropping:  # was it the dropped entries,
+            yield Attempt(self.momentum, self.level, dropping=False)
+        yield Attempt(3 * self.momentum // 4, self.level + 1, dropping)  # or the length of the step?
+        for raised in range(1, HIGHEST_RAISE + 1):
+            yield Attempt(0, self.level + raised, dropping=False)
+
+    def _attempt(self, state: State, attempt: Attempt) -> tuple[list[Step], State]:
         """One sweep from the resynchronised, extrapolated point, and the feasible state it leads to."""
-        engine, level = self.engine, self.level + attempt
-        rho, nu, stiffer = 2.0**level * self.rho, 2.0**level * self.nu, 2.0 ** max(level, 0)
-        start = self._extrapolated(state.params, momentum / (momentum + 3))
-        with engine.seeing(self._input(attempt), engine.options.damped(stiffer)):
-            trial = engine.feasible_state(start, rho, nu)
+        engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
+        start = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
+        inputs = self._dropped(attempt.level) if attempt.dropping else None
+        with engine.seeing(inputs, engine.options.damped(stiffer)):
+            trial = engine.feasible_state(start, scale * self.rho, scale * self.nu)
             trial.stiffness = min(stiffer, self._stiffest)
             forces = None if isinstance(engine.penalty, NoPenalty) else engine.forces(trial)
             steps = engine.sweep(trial, forces)
-        return steps, engine.feasible_state(trial.params, rho, nu)
+        return steps, engine.feasible_state(trial.params, trial.rho, trial.nu)
 
     def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
         pairs = zip(params, self.previous, strict=True)
@@ -114,17 +138,15 @@ class Accelerated:
                 block_params[name] = penalty.prox(block_params[name], 0.0)
         return moved
 
-    def _input(self, attempt: int) -> Tensor | None:
-        """The inputs with a few entries dropped, drawn anew for every attempt; None where all are used."""
-        x = self.engine.x
-        if attempt >= 2 or self.dropout == 0 or x.layout != torch.strided:
-            return None
-        generator = torch.Generator(x.device).manual_seed(hash((self.seed, self.iteration, attempt)) % 2**63)
-        kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= self.dropout
-        return x * kept / (1 - self.dropout)
+    def _dropped(self, level: int) -> Tensor:
+        """The inputs without a share of their entries, the others larger for it, drawn anew for every attempt."""
+        x, share = self.engine.x, self.fade * self.dropout
+        generator = torch.Generator(x.device).manual_seed(hash((self.seed, self.iteration, level)) % 2**63)
+        kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= share
+        return x * kept / (1 - share)
 
-    def _accept(self, state: State, found: State, momentum: int, refused: int) -> None:
-        """Take the new point; steps grow after a while without refusals and shrink after one."""
+    def _accept(self, state: State, found: State, attempt: Attempt, refused: bool) -> None:
+        """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
         for old, p, new in zip(self.previous, state.params, found.params, strict=True):
             for name in p:
                 old[name].copy_(p[name])
@@ -136,9 +158,10 @@ class Accelerated:
         ):
             mine.copy_(theirs)
         state.rho, state.nu = found.rho, found.nu
-        self.momentum = momentum + 1
+        self.momentum = attempt.momentum + 1
         self.calm = 0 if refused else self.calm + 1
-        if refused:
+        self.fade = self.fade / 2 if refused and not attempt.dropping else min(1.0, 1.1 * self.fade)
+        if attempt.level > self.level:
             self.level += 1
             self.patience = min(2 * self.patience, LONGEST_PATIENCE)
         elif self.calm >= self.patience and self.level > LOWEST_LEVEL:
@@ -148,17 +171,11 @@ class Accelerated:
         tensors = {
             f"previous.{l}.{name}": p for l, block in enumerate(self.previous) for name, p in block.items()
         }
-        return tensors, {name: getattr(self, name) for name in self._numbers} | {
-            "rho": self.rho,
-            "nu": self.nu,
-        }
-
-    _numbers = ("iteration", "momentum", "level", "calm", "patience", "seed")
+        return tensors, {name: getattr(self, name) for name in NUMBERS}
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         for l, block in enumerate(self.previous):
             for name, p in block.items():
                 p.copy_(tensors[f"previous.{l}.{name}"])
-        self.rho, self.nu = float(meta["rho"]), float(meta["nu"])
-        for name in self._numbers:
-            setattr(self, name, int(meta[name]))
+        for name in NUMBERS:
+            setattr(self, name, type(getattr(self, name))(meta[name]))

@@ -36,7 +36,8 @@ class TrainOptions:
         ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3; in accelerated mode also when
         ten iterations together lower the objective by less than ``eps_rel`` of it.
     ``dropout``
-        Accelerated mode: the share of the entries of a dense X that each sweep does not see.
+        Accelerated mode: the share of the entries of X that each sweep does not see (0.2 for samples, 0
+        for graphs).
     ``scale_inputs``
         Train on inputs brought to a common scale (:mod:`dladmm.scaling`); the network that comes out takes X as it is.
     ``init_scale``, ``init_std``
