@@ -12,7 +12,7 @@ accelerated iteration starts every sweep from what the network really does:
 
 How long a step is, one number says, the *level*: rho and nu are their starting values times ``2^level``. Above 0 the
 damping grows with it, and so does the stiffness of the links towards the input, which makes the sweep a step along the
-true gradient in the limit (docs/theory.md, Section 8): so the attempts end.
+true gradient in the limit (docs/theory.md): so the attempts end.
 
 At a resynchronised point every constraint holds, so its augmented Lagrangian *is* the true objective: the history's
 column ``lagrangian`` shows it, and the certificate's descent check checks the safeguard.
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Params, Step
+from dladmm.dropping import RowDrops
 from dladmm.engine import Engine, State
 from dladmm.errors import InputError
 from dladmm.regularizers import NoPenalty
@@ -41,7 +42,7 @@ PATIENCE, LONGEST_PATIENCE = 3, 192
 """Iterations without a refusal after which steps grow; refusals double it."""
 
 
-NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu", "seed")
+NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu")
 """What an accelerated run must find again besides its previous parameters."""
 
 
@@ -88,7 +89,8 @@ class Accelerated:
     def __init__(self, engine: Engine, state: State, dropout: float = 0.0, seed: int = 0) -> None:
         if dropout > 0 and engine.x.layout != torch.strided:
             raise InputError("dropout needs dense inputs; these are stored sparse.")
-        self.engine, self.dropout, self.seed = engine, dropout, seed
+        self.engine, self.dropout = engine, dropout
+        self._drops = RowDrops(engine.x, seed) if dropout > 0 else None
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
         self.iteration = self.momentum = self.level = self.calm = 0
@@ -121,7 +123,10 @@ class Accelerated:
         """One sweep from the resynchronised, extrapolated point, and the feasible state it leads to."""
         engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
         start = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
-        inputs = self._dropped(attempt.level) if attempt.dropping else None
+        inputs = None
+        if self._drops is not None and attempt.dropping:
+            turn = 64 * self.iteration + attempt.level - LOWEST_LEVEL
+            inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn)
         with engine.seeing(inputs, engine.options.damped(stiffer)):
             trial = engine.feasible_state(start, scale * self.rho, scale * self.nu)
             trial.stiffness = min(stiffer, self._stiffest)
@@ -137,13 +142,6 @@ class Accelerated:
             for name in block.penalised:  # a constraint holds at the extrapolated point too
                 block_params[name] = penalty.prox(block_params[name], 0.0)
         return moved
-
-    def _dropped(self, level: int) -> Tensor:
-        """The inputs without a share of their entries, the others larger for it, drawn anew for every attempt."""
-        x, share = self.engine.x, self.fade * self.dropout
-        generator = torch.Generator(x.device).manual_seed(hash((self.seed, self.iteration, level)) % 2**63)
-        kept = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) >= share
-        return x * kept / (1 - share)
 
     def _accept(self, state: State, found: State, attempt: Attempt, refused: bool) -> None:
         """Take the new point, and let what was refused count less: longer steps, or dropped entries."""

@@ -49,7 +49,7 @@ class State:
         """What link l weighs: rho for the last, else nu, times ``stiffness`` once for each link that follows.
 
         The paper has one nu for all, stiffness 1. A larger one makes links stiffer towards the input, so that a
-        backward sweep hands the gradient of R down without weakening it (docs/theory.md, Section 8).
+        backward sweep hands the gradient of R down without weakening it (docs/theory.md).
         """
         after = len(self.params) - 1 - l
         return self.rho if after == 0 else self.nu * self.stiffness**after

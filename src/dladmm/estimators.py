@@ -45,10 +45,10 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Mode = "convergent",
+        mode: Mode = "accelerated",
         rho: float | None = None,
         nu: float | None = None,
-        regularizer: Any = None,
+        regularizer: Any = "auto",
         w_solver: str = "exact",
         a_solver: str = "exact",
         damping: float | None = None,
@@ -181,8 +181,9 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_ = result.state
         self.n_iter_ = result.history.n_iter
-        self.coefs_ = [W.cpu().numpy().T.copy() for W in result.state.W]
-        self.intercepts_ = [b.cpu().numpy().copy() for b in result.state.b]
+        layers = [layer for layer in result.module if isinstance(layer, nn.Linear)]  # for X as it came
+        self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
+        self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]
         self.n_layers_ = len(self.coefs_) + 1
         self.n_outputs_ = self.coefs_[-1].shape[1]
         self.loss_ = result.history.last("loss")
@@ -206,11 +207,12 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
 class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
     """Multi-layer perceptron classifier trained by dlADMM.
 
-    Parameters are those of the paper in words: ``rho`` and ``nu`` weigh the hard and the relaxed constraints (None: the
-    mode's default; in convergent mode rho is ``3H``, inside the certified region). ``mode`` is ``"convergent"``, the
-    paper's algorithm, or ``"accelerated"``, resynchronised under a safeguard. ``w_solver`` and ``a_solver`` are
-    ``"exact"`` or ``"quadratic"``, ``regularizer`` is None, ``"l2"``, ``{"name": "l1", "strength": 0.1}`` ...; ``loss``
-    is any classification loss (default softmax cross-entropy).
+    Nothing needs tuning, and X needs no scaling: ``mode="accelerated"`` brings the features to a common scale of its
+    own and folds it into the first layer. ``mode="convergent"`` is the paper's algorithm with its certificate. ``rho``
+    and ``nu`` weigh the hard and the relaxed constraints (None: the mode's default; in convergent mode rho is ``3H``,
+    inside the certified region). ``w_solver`` and ``a_solver`` are ``"exact"`` or ``"quadratic"``; ``regularizer`` is
+    ``"auto"`` (a mild l2 in accelerated mode, none in convergent mode), None, ``"l2"``, ``{"name": "l1", "strength":
+    0.1}`` ...; ``loss`` is any classification loss (default softmax cross-entropy).
 
     After ``fit``: ``classes_``, ``coefs_`` and ``intercepts_`` (as scikit-learn has them), ``n_iter_``, ``history_``,
     ``status_``, ``certificate_``, ``state_``, ``module_`` (an ordinary torch module).

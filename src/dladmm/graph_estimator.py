@@ -35,7 +35,8 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
     """Graph convolutional network (Problem 6 of the paper), semi-supervised: some nodes of one graph have labels.
 
     ``fit`` takes a PyG ``Data``, a :class:`~dladmm.datasets.GraphData`, or arrays. ``rho`` and ``mu`` weigh the hard
-    and the relaxed constraints (``rho=None`` is ``3H``), ``rows`` is ``"all"`` (the paper's problem) or ``"train"``.
+    and the relaxed constraints (None: the mode's default), ``rows`` is ``"all"`` (the paper's problem) or ``"train"``.
+    ``mode`` and ``regularizer`` are those of :class:`~dladmm.MLPClassifier`; features need no scaling.
     Attributes after ``fit`` are those of :class:`~dladmm.MLPClassifier`; ``module_(x, edge_index)`` gives logits.
 
     >>> from dladmm import datasets
@@ -53,11 +54,11 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Mode = "convergent",
+        mode: Mode = "accelerated",
         rho: float | None = None,
         mu: float | None = None,
         rows: Rows = "all",
-        regularizer: Any = None,
+        regularizer: Any = "auto",
         w_solver: str = "exact",
         max_iter: int = 200,
         tol: float = 1e-4,
@@ -132,7 +133,9 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_, self.n_iter_ = result.state, result.history.n_iter
-        self.coefs_ = [W.cpu().numpy().T.copy() for W in result.state.W]
+        self.coefs_ = [
+            W.detach().cpu().numpy().T.copy() for W in result.module.parameters()
+        ]  # for X as it came
         self.n_features_in_ = self.coefs_[0].shape[0]
         self._loss = loss
 

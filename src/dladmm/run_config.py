@@ -60,6 +60,8 @@ class RunConfig:
     def penalty(self) -> dict[str, Any] | str | None:
         """``l2:0.1`` and the like, as the library spells it."""
         if self.regularizer is None:
+            return "auto"
+        if self.regularizer == "none":
             return None
         name, _, strength = self.regularizer.partition(":")
         if not strength:

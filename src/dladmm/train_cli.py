@@ -26,7 +26,7 @@ LossOption = Annotated[
     str | None, typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge.")
 ]
 Penalty = Annotated[
-    str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, non_negative, ...")
+    str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, none, ... (the mode's own).")
 ]
 Mode = Annotated[
     str | None,

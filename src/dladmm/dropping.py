@@ -1,0 +1,50 @@
+"""Leaving out entries of the inputs by chance, where the chance belongs to the sample and not to its place.
+
+A row's luck is drawn from what stands in it: equal rows lose the same entries, in whatever order they come. So a weight
+of 2 is still the same as standing there twice, and shuffling the samples changes nothing but rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOW = 0xFFFFFFFF
+"""Numbers are mixed modulo 2^32, in int64 where no product overflows into what is kept."""
+
+RESOLUTION = 1e6
+"""Rows whose projections agree to this many parts count as equal: more than rounding, less than any difference."""
+
+PART = 1 << 22
+"""Entries treated at once, so that the mixing needs little memory."""
+
+
+class RowDrops:
+    """Drops entries of ``x``, anew for every ``turn``."""
+
+    def __init__(self, x: Tensor, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        direction = torch.rand(x.shape[1], generator=generator, dtype=torch.float64).to(x.device) + 0.5
+        step = max(1, PART // x.shape[1])
+        projected = torch.cat([part.double() @ direction for part in torch.split(x, step)])
+        self._rows = _mixed((projected * RESOLUTION).round().long() + seed)[:, None]
+        self._columns = _mixed(torch.arange(x.shape[1], device=x.device) + 1)
+        self._step = step
+
+    def apply(self, x: Tensor, share: float, turn: int) -> Tensor:
+        """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``."""
+        dropped = torch.empty_like(x)
+        rows, columns = self._rows, _mixed(self._columns + turn)
+        for begin in range(0, len(x), self._step):
+            part = slice(begin, begin + self._step)
+            kept = _mixed(rows[part] ^ columns) >= share * (LOW + 1)
+            torch.mul(x[part], kept, out=dropped[part])
+        return dropped.div_(1 - share)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """A 32-bit integer hash, entry by entry: shifts and odd multiplications, each invertible modulo 2^32."""
+    mixed = numbers & LOW
+    for multiplier in (0x7FEB352D, 0x846CA68B):
+        mixed = ((mixed ^ (mixed >> 16)) * multiplier) & LOW
+    return mixed ^ (mixed >> 16)
