@@ -181,7 +181,9 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_ = result.state
         self.n_iter_ = result.history.n_iter
-        layers = [layer for layer in result.module if isinstance(layer, nn.Linear)]  # for X as it came
+        layers = [
+            layer for layer in result.module.children() if isinstance(layer, nn.Linear)
+        ]  # for X as it came
         self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
         self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]
         self.n_layers_ = len(self.coefs_) + 1
