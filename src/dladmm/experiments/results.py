@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dladmm.experiments.accelerated_page import render as accelerated
 from dladmm.reproduce.pages import markdown as reproduction
 
 HEAD = """# Results
@@ -51,7 +52,7 @@ BENCHMARKS = {
 
 def render(folder: Path) -> str:
     """The whole page."""
-    sections = [HEAD]
+    sections = [HEAD, *accelerated(folder)]
     for name, title in TITLES.items():
         path = folder / f"{name}.json"
         if path.exists():
