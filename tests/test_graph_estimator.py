@@ -30,7 +30,7 @@ def test_learns_the_blocks(graph, fitted):
     probabilities = fitted.predict_proba(graph)
     assert probabilities.shape == (200, 3)
     assert np.allclose(probabilities.sum(1), 1)
-    assert fitted.n_iter_ == 60
+    assert 0 < fitted.n_iter_ <= 60
     assert [c.shape for c in fitted.coefs_] == [(graph.n_features, 16), (16, 3)]
 
 
