@@ -119,14 +119,7 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
         torch.testing.assert_close(force, gradient, rtol=0, atol=1e-10)
 
 
-BROKEN = pytest.mark.xfail(
-    raises=RuntimeError,
-    strict=True,
-    reason="Engine.forces: rows='train' hands down rows of the variables only",
-)
-
-
-@pytest.mark.parametrize("hidden", [(8,), pytest.param((8, 6), marks=BROKEN)])
+@pytest.mark.parametrize("hidden", [(8,), (8, 6)])
 def test_forces_where_only_labelled_rows_are_variables(hidden):
     engine, params = graph_net("relu", strength=0.3, rows="train", hidden=hidden)
     forces = engine.forces(engine.feasible_state(params, 1.0, 0.1))
@@ -819,7 +812,6 @@ def test_it_ends_when_the_objective_has_settled():
     assert longer.history["lagrangian"][-1] <= objective[-1]
 
 
-@BROKEN
 def test_graphs_take_the_mode_with_labelled_rows_only():
     graph = datasets.load("sbm", n_nodes=60, n_classes=3, seed=0)
     mask = torch.arange(60) % 3 == 0

@@ -40,7 +40,7 @@ def test_readme_shows_code_that_runs(tmp_path):
         [sys.executable, "-c", quick], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "Property 2" in done.stdout
+    assert "Safeguarded" in done.stdout
     assert (tmp_path / "digits.dladmm").exists()
 
 

@@ -47,7 +47,6 @@ CASES = [
     ("rho negative", {"rho": -1.0}, InputError, "rho must be a positive"),
     ("rho NaN", {"rho": float("nan")}, InputError, "rho must be a positive"),
     ("nu zero", {"nu": 0.0}, InputError, "nu must be a positive"),
-    ("nu none", {"nu": None}, InputError, "nu must be a positive"),
     ("max_iter", {"max_iter": 0}, InputError, "max_iter must be a whole number >= 1"),
     ("max_iter type", {"max_iter": 2.5}, InputError, "max_iter must be a whole number"),
     ("eps", {"eps_abs": -1}, InputError, "eps_abs"),

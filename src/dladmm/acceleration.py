@@ -11,8 +11,8 @@ accelerated iteration starts every sweep from what the network really does:
    Otherwise try again with all entries, then with less extrapolation and shorter steps, then with none and shorter yet.
 
 How long a step is, one number says, the *level*: rho and nu are their starting values times ``2^level``. Above 0 the
-damping grows with it, and so does the stiffness of the links towards the input, which makes the sweep a step along the
-true gradient in the limit (docs/theory.md): so the attempts end.
+damping grows with it, and so does the stiffness of the links towards the input, which makes the sweep a descent step
+in the limit (docs/theory.md): so the attempts end, or rounding ends them.
 
 At a resynchronised point every constraint holds, so its augmented Lagrangian *is* the true objective: the history's
 column ``lagrangian`` shows it, and the certificate's descent check checks the safeguard.

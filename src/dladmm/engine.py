@@ -316,8 +316,6 @@ class Engine:
 
 def _share(term: Term, force: Tensor) -> float:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
-    if force.shape != term.target.shape:  # only some rows are variables: the others are not pulled at all
-        return 1.0
     pull = term.counted((term.residual() * force).sum(1, keepdim=True)).sum(dtype=torch.float64)
     share = term.weight * ratio(pull, squared_norm(force, term.rows), 1.0 / term.weight)
     return float(share.clamp(0.0, 1.0))

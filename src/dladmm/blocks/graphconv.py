@@ -197,10 +197,13 @@ class GraphConv(Block):
             term.prediction.copy_(self.activation(memory["H"]))
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        """Of and on the rows that are variables."""
+        """Of the rows that are variables; zero on the others."""
         ray = self._ray(params, v, term, {})
-        return self.graph.input_gradient(params["W"], ray.gradient(), Scratch())
+        gradient = self.graph.input_gradient(params["W"], ray.gradient(), Scratch())
+        if self.graph.rows is None:
+            return gradient
+        return torch.zeros_like(v).index_copy_(0, self.graph.rows, gradient)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = self.input_gradient(params, v, term)
-        return squared_norm(gradient.add_(self.graph.pick(v - anchor.value), alpha=anchor.weight))
+        gradient = self.input_gradient(params, v, term).add_(v - anchor.value, alpha=anchor.weight)
+        return squared_norm(self.graph.pick(gradient))

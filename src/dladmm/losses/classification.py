@@ -88,7 +88,7 @@ class BinaryLogistic(Classification):
 
 @dataclass(frozen=True)
 class SquaredHinge(Classification):
-    """argmin_z sum_k max(0, 1 - y_k z_k)^2 + (r/2)||z - v||^2 = v + 2 y max(0, 1 - y v)/(2 + r).
+    """argmin_z sum_k max(0, 1 - y_k z_k)^2 + (r/2)||z - v||^2: (r v + 2 y)/(2 + r) where y v < 1, else v.
 
     Equations (5) and (15); the targets are +1 and -1, with several columns one class against the rest.
     """
@@ -109,7 +109,8 @@ class SquaredHinge(Classification):
         return -2 * target * (1 - target * z).clamp_min_(0)
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
-        return v + target * (1 - target * v).clamp_min_(0) * (2 / (2 + r))
+        # not v + move: where v is far off the mark the two nearly cancel
+        return torch.where(target * v < 1, (r * v + 2 * target) / (2 + r), v)
 
     def probabilities(self, z: Tensor) -> Tensor:
         """The minimiser of the expected squared hinge is z = 2 p - 1: that map backwards."""
