@@ -72,12 +72,11 @@ def _graphs(reports: dict[str, dict[str, Any]]) -> str:
         "    python -m dladmm.experiments.accelerated NAME --seeds 10",
         "",
         "The paper's network (128 hidden units), mean of the initialisations; accelerated mode until it settled, the",
-        "others 500 epochs at the paper's learning rates. A dash: not run yet.",
+        "others 500 epochs at the paper's learning rates; the paper's best is the best of any method in its table.",
+        "A dash: not run yet.",
         "",
-        "| data set | "
-        + " | ".join(METHODS)
-        + " | iterations | rises | paper's best of any method | to reach |",
-        "| --- " * (len(METHODS) + 5) + "|",
+        "| data set | " + " | ".join(METHODS) + " | inits | iterations | rises | paper's best | to reach |",
+        "| --- " * (len(METHODS) + 6) + "|",
     ]
     for name, report in reports.items():
         title, paper, asked = GRAPHS[name]
@@ -88,6 +87,7 @@ def _graphs(reports: dict[str, dict[str, Any]]) -> str:
         runs = report["methods"]["accelerated"]["runs"]
         counts = [run["iterations"] for run in runs]
         cells += [
+            str(len(runs)),
             f"{min(counts)} to {max(counts)}",
             _rises("accelerated", runs),
             f"{paper:.4f}",
