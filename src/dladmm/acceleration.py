@@ -1,4 +1,4 @@
-"""How one iteration is made: the plain sweep of the paper, or an accelerated one under a safeguard.
+"""The accelerated iteration: resynchronised, extrapolated, and under a safeguard.
 
 After a few plain iterations the per-sample variables fit the labels and nothing pulls the network itself. The
 accelerated iteration starts every sweep from what the network really does:
@@ -21,7 +21,7 @@ column ``lagrangian`` shows it, and the certificate's descent check checks the s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,38 +41,8 @@ LOWEST_LEVEL = -2
 PATIENCE, LONGEST_PATIENCE = 3, 192
 """Iterations without a refusal after which steps grow; refusals double it."""
 
-
 NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu")
 """What an accelerated run must find again besides its previous parameters."""
-
-
-class Method(Protocol):
-    """What the trainer asks of an iteration."""
-
-    def iterate(self, state: State) -> list[Step] | None:
-        """Move the state by one iteration; None when no step lowers the objective any more."""
-
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a resumed run needs besides the state."""
-
-    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        """Put that back."""
-
-
-class Plain:
-    """The paper's iteration."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def iterate(self, state: State) -> list[Step] | None:
-        return self.engine.sweep(state)
-
-    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {}, {}
-
-    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        return
 
 
 class Attempt(NamedTuple):

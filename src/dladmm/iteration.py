@@ -1,12 +1,43 @@
-"""The seam for methods other than dlADMM: the same loop, data, network and history around another iteration."""
+"""What makes one iteration of the loop: the paper's sweep, and the seam for every other method."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from dladmm.acceleration import Method
+from torch import Tensor
+
+from dladmm.blocks import Step
 from dladmm.engine import Engine, State
+
+
+class Method(Protocol):
+    """What the trainer asks of an iteration."""
+
+    def iterate(self, state: State) -> list[Step] | None:
+        """Move the state by one iteration; None when no step lowers the objective any more."""
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a resumed run needs besides the state."""
+
+    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """Put that back."""
+
+
+class Plain:
+    """The paper's iteration."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def iterate(self, state: State) -> list[Step] | None:
+        return self.engine.sweep(state)
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {}
+
+    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        return
 
 
 class OtherMethod(Method, Protocol):

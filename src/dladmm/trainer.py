@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.acceleration import Accelerated, Method, Plain
+from dladmm.acceleration import Accelerated
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, Recomputed, certify
 from dladmm.certificate_words import guarantee
@@ -21,7 +21,7 @@ from dladmm.chain import Chain
 from dladmm.engine import Engine, State
 from dladmm.errors import InputError
 from dladmm.history import History, Value
-from dladmm.iteration import MethodFactory
+from dladmm.iteration import Method, MethodFactory, Plain
 from dladmm.losses import Risk
 from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root
 from dladmm.options import TrainOptions
