@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dladmm import trainer
+
 settings.register_profile("suite", max_examples=60, deadline=None, derandomize=True)
 settings.load_profile("suite")
 
@@ -18,3 +20,16 @@ if os.environ.get("PYTEST_XDIST_WORKER"):
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_accelerated_run_rises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The safeguard's promise, asked of every accelerated run that any test of this process makes."""
+    certify = trainer.certify
+
+    def checked(*args, **kwargs):
+        certificate = certify(*args, **kwargs)
+        assert certificate.monotone or not certificate.accelerated, str(certificate)
+        return certificate
+
+    monkeypatch.setattr(trainer, "certify", checked)
