@@ -184,6 +184,23 @@ def test_pieces_made_elsewhere_are_summed_up(session):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_shares_divide_the_cells_between_sessions(session):
+    e = small()
+    shares = [replace(session, share=(i, 3)) for i in (1, 2, 3)]
+    names = [[cell.name for cell in running_module.missing_cells(e, share)] for share in shares]
+    assert sorted(sum(names, [])) == sorted(cell.name for cell in cells(e, "cpu"))
+    for share in shares:
+        assert reproduce_one(e, share)
+    assert running_module.missing_cells(e, session) == []
+
+
+@pytest.mark.parametrize("share", ["0/2", "3/2", "2", "a/b", "-1/2"])
+def test_a_share_that_is_none_is_refused(share, tmp_path):
+    with pytest.raises(InputError, match="--share must be I/N"):
+        run("mlp-data", "quick", out=tmp_path, share=share)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_cell_is_run_again_and_the_others_stay(session, monkeypatch):
     e, train = small(ACCURACY, name="gcn-accuracy"), running_module.train
     trained = []

@@ -23,6 +23,7 @@ class RowDrops:
     """Drops entries of ``x``, anew for every ``turn``."""
 
     def __init__(self, x: Tensor, seed: int) -> None:
+        x = x.flatten(1)
         generator = torch.Generator().manual_seed(seed)
         direction = torch.rand(x.shape[1], generator=generator, dtype=torch.float64).to(x.device) + 0.5
         step = max(1, PART // x.shape[1])
@@ -33,13 +34,14 @@ class RowDrops:
 
     def apply(self, x: Tensor, share: float, turn: int) -> Tensor:
         """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``."""
+        x, shape = x.flatten(1), x.shape
         dropped = torch.empty_like(x)
         rows, columns = self._rows, _mixed(self._columns + turn)
         for begin in range(0, len(x), self._step):
             part = slice(begin, begin + self._step)
             kept = _mixed(rows[part] ^ columns) >= share * (LOW + 1)
             torch.mul(x[part], kept, out=dropped[part])
-        return dropped.div_(1 - share)
+        return dropped.div_(1 - share).reshape(shape)
 
 
 def _mixed(numbers: Tensor) -> Tensor:

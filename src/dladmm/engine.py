@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Anchor, Params, Scope, Step, Term
+from dladmm.blocks.base import like_rows
 from dladmm.chain import Chain
 from dladmm.errors import InputError
 from dladmm.losses import Risk
@@ -283,7 +284,7 @@ class Engine:
         return self._counted(self.risk.loss.rows(z, self.risk.target).double()[:, None]).sum()
 
     def _counted(self, x: Tensor) -> Tensor:
-        return x if self.rows is None else x * self.rows
+        return x if self.rows is None else x * like_rows(self.rows, x)
 
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""
@@ -316,7 +317,7 @@ class Engine:
 
 def _share(term: Term, force: Tensor) -> float:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
-    pull = term.counted((term.residual() * force).sum(1, keepdim=True)).sum(dtype=torch.float64)
+    pull = term.counted((term.residual() * force).flatten(1).sum(1)[:, None]).sum(dtype=torch.float64)
     share = term.weight * ratio(pull, squared_norm(force, term.rows), 1.0 / term.weight)
     return float(share.clamp(0.0, 1.0))
 

@@ -19,6 +19,9 @@ def reproduce(
     ] = None,
     data_dir: DataDir = None,
     only: Annotated[str | None, typer.Option(help="Only cells whose names match, as 'cora-*'.")] = None,
+    share: Annotated[
+        str, typer.Option(help="I/N: every N-th cell, so that N commands with one --out divide the work.")
+    ] = "1/1",
     minutes: Annotated[
         float | None, typer.Option(help="Begin no further cell after so many minutes.")
     ] = None,
@@ -42,6 +45,6 @@ def reproduce(
 
     code = run(
         experiment, scale, device=device or "auto", out=out, data_dir=None if data_dir is None else str(data_dir),
-        only=only, minutes=minutes, redo=redo, collect=collect, list_=list_, json_=json_,
+        only=only, share=share, minutes=minutes, redo=redo, collect=collect, list_=list_, json_=json_,
     )  # fmt: skip
     raise typer.Exit(code)

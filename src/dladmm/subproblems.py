@@ -82,8 +82,8 @@ class SubproblemOptions:
 
 
 def row_squared_norms(x: Tensor) -> Tensor:
-    """``||x_i||^2`` of each row, float64: float32 inside a row, where it is short enough to be safe."""
-    norms: Tensor = torch.linalg.vector_norm(x.reshape(-1, x.shape[-1]), dim=1)
+    """``||x_i||^2`` of each row (sample), float64: float32 inside a row, where it is short enough to be safe."""
+    norms: Tensor = torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1)
     return norms.double().square()
 
 
@@ -154,11 +154,11 @@ def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) 
 
 
 def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
-    """``A^T A`` (``A^T diag(rows) A``) in float64, from products without TF32: with TF32 its factorisation fails."""
+    """``A^T A`` (``A^T diag(rows) A``), also of a stack, in float64, from products without TF32: with TF32 its factorisation fails."""
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        return (a.T @ (a if rows is None else a * rows)).double()
+        return (a.mT @ (a if rows is None else a * rows)).double()
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 

@@ -149,7 +149,7 @@ class Affine(Block):
         shift = damping * gram.diagonal().mean()
         d = (term.counted(term.residual()).T @ A).double()
         if penalty.quadratic is None:
-            move, delta = _proximal_on_gram(W.double(), d, gram, c, shift, penalty)
+            move, delta = proximal_on_gram(W.double(), d, gram, c, shift, penalty)
             rate_of_damping = delta / 2
         else:
             d.add_(W, alpha=penalty.quadratic / c)
@@ -165,7 +165,7 @@ class Affine(Block):
         moved = A @ move.to(W.dtype).T
         squared, moved_squared = squared_norm(move), squared_norm(moved, term.rows)
         if penalty.quadratic is not None:
-            step = _line_search(-(d * move).sum(), moved_squared + total * squared)
+            step = line_search(-(d * move).sum(), moved_squared + total * squared)
             move, moved = move * step, moved.mul_(step.to(W.dtype))
             squared, moved_squared = squared * step.square(), moved_squared * step.square()
         W.add_(move.to(W.dtype))
@@ -234,7 +234,7 @@ class Affine(Block):
         moved = move @ W.T
         squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
         slope = (gradient * move).sum(1, dtype=torch.float64)
-        step = _line_search(slope, c * moved_squared + squared)
+        step = line_search(slope, c * moved_squared + squared)
         scale = step.to(W.dtype).unsqueeze(1)
         a.sub_(move.mul_(scale))
         term.prediction.sub_(moved.mul_(scale))
@@ -246,7 +246,7 @@ class Affine(Block):
         return (term.weight * term.residual()) @ params["W"]
 
 
-def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:
+def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
     """``argmin_s -s slope + (s^2/2) curvature``, at least 0: the best multiple of a move.
 
     It is 1 for the exact minimiser. A factor that was rounded to float32 resolves stiff directions badly; taking the
@@ -255,7 +255,7 @@ def _line_search(slope: Tensor, curvature: Tensor) -> Tensor:
     return ratio(slope, curvature, 1.0).clamp_min(0.0)
 
 
-def _proximal_on_gram(
+def proximal_on_gram(
     W: Tensor, d: Tensor, gram: Tensor, c: float, shift: Tensor, penalty: Regularizer, max_iter: int = 300
 ) -> tuple[Tensor, Tensor]:
     """``argmin_X (c/2)||A (X - W)^T + E||^2 + Omega(X) + (delta/2)||X - W||^2`` by FISTA on the Gram matrix.

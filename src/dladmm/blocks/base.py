@@ -55,11 +55,16 @@ class Term:
 
     def counted(self, x: Tensor) -> Tensor:
         """Each row of ``x`` as often as it counts: what a sum over the samples sums."""
-        return x if self.rows is None else x * self.rows
+        return x if self.rows is None else x * like_rows(self.rows, x)
 
     def samples(self) -> float | Tensor:
         """How many samples there are, each row counted as often as it counts."""
         return len(self.target) if self.rows is None else self.rows.double().sum()
+
+
+def like_rows(rows: Tensor, x: Tensor) -> Tensor:
+    """One number a sample, shaped so that it multiplies the samples of ``x``, however many dimensions those have."""
+    return rows.reshape(-1, *[1] * (x.ndim - 1))
 
 
 @dataclass

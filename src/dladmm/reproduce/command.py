@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dladmm.atomic import replacing
-from dladmm.errors import DataError
+from dladmm.errors import DataError, InputError
 from dladmm.reproduce.evidence import gather
 from dladmm.reproduce.experiment import ORDER, Experiment, chosen, experiment
 from dladmm.reproduce.outcomes import outcome
@@ -100,6 +100,7 @@ def run(
     out: Path | None = None,
     data_dir: str | None = None,
     only: str | None = None,
+    share: str = "1/1",
     minutes: float | None = None,
     redo: bool = False,
     collect: bool = False,
@@ -113,7 +114,9 @@ def run(
         return 0
     wanted = chosen(names)
     folder = out or Path(f"runs/reproduce-{scale}")
-    session = Session(folder, str(check_device(device)), data_dir, only, minutes, redo, collect)
+    session = Session(
+        folder, str(check_device(device)), data_dir, only, _share(share), minutes, redo, collect
+    )
     summary, complete = reproduce(wanted, scale, session)
     if json_:
         print(json.dumps({"out": str(folder), "complete": complete} | summary, allow_nan=False))
@@ -121,6 +124,14 @@ def run(
         show(summary, wanted)
         print(f"Wrote {folder} (summary.json, summary.md, and cells and figures of each experiment).")
     return 130 if session.interrupted else 0
+
+
+def _share(text: str) -> tuple[int, int]:
+    """``"2/8"`` is the second of eight shares."""
+    mine, slash, of = text.partition("/")
+    if slash and mine.isdecimal() and of.isdecimal() and 1 <= int(mine) <= int(of):
+        return int(mine), int(of)
+    raise InputError(f"--share must be I/N with 1 <= I <= N, as 2/8; got {text!r}.")
 
 
 def _write(path: Path, text: str) -> None:

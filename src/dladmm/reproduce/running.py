@@ -38,13 +38,14 @@ def to_stderr(line: str) -> None:
 class Session:
     """How a reproduction is run: where to, on what, which cells, for how long.
 
-    ``redo`` runs cells again whose settings have changed; ``collect`` runs none and sums up what is there.
+    ``share`` (i, n) takes the i-th of every n cells, so that n sessions with one ``out`` divide the work. ``redo`` runs cells again whose settings have changed; ``collect`` runs none and sums up what is there.
     """
 
     out: Path
     device: str = "cpu"
     data_dir: str | None = None
     only: str | None = None
+    share: tuple[int, int] = (1, 1)
     minutes: float | None = None
     redo: bool = False
     collect: bool = False
@@ -77,7 +78,8 @@ def missing_cells(experiment: Experiment, session: Session) -> list[Cell]:
     """The cells to run; one with other settings than its file's is refused, or taken up again with ``redo``."""
     hint = "--redo runs it again, another --out keeps it"
     wanted = []
-    for cell in cells(experiment, session.device_kind):
+    mine, of = session.share
+    for cell in cells(experiment, session.device_kind)[mine - 1 :: of]:
         if session.only is not None and not fnmatch(cell.name, session.only):
             continue
         try:
