@@ -83,7 +83,7 @@ class SubproblemOptions:
 
 def row_squared_norms(x: Tensor) -> Tensor:
     """``||x_i||^2`` of each row (sample), float64: float32 inside a row, where it is short enough to be safe."""
-    norms: Tensor = torch.linalg.vector_norm(x.reshape(len(x), -1), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
     return norms.double().square()
 
 
@@ -154,7 +154,10 @@ def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) 
 
 
 def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
-    """``A^T A`` (``A^T diag(rows) A``), also of a stack, in float64, from products without TF32: with TF32 its factorisation fails."""
+    """``A^T A`` (``A^T diag(rows) A``), also for a stack of A, in float64.
+
+    Formed from products without TF32: with TF32 its factorisation fails.
+    """
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
