@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks import Affine, GraphConv, Params
+from dladmm.blocks import Affine, Composed, GraphConv, Params
+from dladmm.blocks.from_layer import layers_of
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module
 from dladmm.errors import InputError
@@ -22,6 +23,7 @@ from dladmm.validation import (
     check_device,
     check_dtype,
     check_features,
+    check_fits,
     check_sample_weight,
     check_several_classes,
     check_targets,
@@ -89,11 +91,14 @@ def train(
     held_out = None if validation is None else prepare(*validation, " of validation")
 
     if init == "keep" and isinstance(model, nn.Module):
-        params = _module_parameters(model, torch_dtype, torch_device)
+        params = _module_parameters(model, chain, torch_dtype, torch_device)
     else:
         params = fresh_parameters(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
+    check_fits(chain, params, x, n_outputs, "X")
+    if held_out is not None:
+        check_fits(chain, params, held_out[0], n_outputs, "X of validation")
     scaling = Scaling.fit(chain.blocks[0], x, rows) if chosen.scale_inputs else None
     if scaling is not None:
         x = scaling.apply(x)
@@ -121,6 +126,7 @@ def train(
 
 def _n_outputs(chain: Chain) -> int:
     last = chain.blocks[-1]
+    last = last.block if isinstance(last, Composed) else last
     if isinstance(last, (Affine, GraphConv)):
         return last.n_out
     module = getattr(last, "module", None)
@@ -147,19 +153,24 @@ def fresh_parameters(
     return params
 
 
-def _module_parameters(model: nn.Module, dtype: torch.dtype, device: torch.device) -> list[Params]:
-    layers = [model] if isinstance(model, nn.Linear) else list(model.children())
+def _module_parameters(
+    model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
+) -> list[Params]:
+    """The module's own parameters, by the names that the chain's blocks have for them."""
+    holders = (layer for layer in layers_of(model) if next(layer.parameters(), None) is not None)
     names = {"weight": "W", "bias": "b"}
-    return [
-        {
-            names[n] if isinstance(layer, nn.Linear) else n: p.detach().to(device, dtype).clone()
-            for n, p in layer.named_parameters()
-        }
-        for layer in layers
-    ]
+    params: list[Params] = []
+    for block in chain:
+        known = block.initial_parameters(torch.Generator(), 1.0)
+        own = dict(next(holders).named_parameters()) if known else {}
+        renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
+        params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
+    return params
 
 
 @torch.no_grad()
 def _copy_into(model: nn.Module, trained: nn.Module) -> None:
     for mine, theirs in zip(model.parameters(), trained.parameters(), strict=True):
         mine.copy_(theirs)
+    for buffer, trained_buffer in zip(model.buffers(), trained.buffers(), strict=True):
+        buffer.copy_(trained_buffer)

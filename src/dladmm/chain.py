@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation
-from dladmm.activations import from_module as activation_of
-from dladmm.blocks import Affine, Block, Elementwise, Generic, GraphConv, Params
+from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
+from dladmm.blocks.from_layer import block_of, joined, layers_of
 from dladmm.errors import InputError, InputTypeError
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.sparse import SparseMatrix
@@ -71,8 +71,16 @@ class Chain:
     def predict(self, params: Sequence[Params], x: Tensor) -> Tensor:
         """The network's output, keeping one layer in memory at a time."""
         for block, block_params in zip(self.blocks, params, strict=True):
-            x = block.forward(block_params, x)
+            x = block.evaluate(block_params, x)
         return x
+
+    @torch.no_grad()
+    def observe(self, params: Sequence[Params], x: Tensor) -> None:
+        """Let every block that needs them take its statistics from the network's own pass over the training data."""
+        if any(block.has_statistics for block in self.blocks):
+            for block, block_params in zip(self.blocks, params, strict=True):
+                block.observe(block_params, x)
+                x = block.forward(block_params, x)
 
     @property
     def follows_forward(self) -> bool:
@@ -81,7 +89,8 @@ class Chain:
 
     def to_module(self, params: Sequence[Params]) -> nn.Module:
         """The trained network as an ordinary ``nn.Sequential``, or for graphs one with ``forward(x, edge_index)``."""
-        layers = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
+        made = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
+        layers = [layer for module in made for layer in layers_of(module)]
         return (
             GraphNetwork(layers) if any(isinstance(m, GraphLayer) for m in layers) else nn.Sequential(*layers)
         )
@@ -139,18 +148,15 @@ def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def from_module(module: nn.Module) -> Chain:
-    """The chain of an ``nn.Sequential``: Linear and known activations in closed form, anything else as Generic."""
+    """The chain of an ``nn.Sequential``, nested ones taken apart: closed forms where there are, else Generic.
+
+    >>> from_module(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)))
+    Chain(Convolution(1, 8, 3x3) -> Elementwise(relu) -> Composed(Flatten(start_dim=1, end_dim=-1), Affine(288, 10)))
+    """
     if isinstance(module, nn.Linear):
         module = nn.Sequential(module)
     if not isinstance(module, nn.Sequential):
         raise InputTypeError(
             f"module must be an nn.Sequential whose last layer is nn.Linear, got {type(module).__name__}."
         )
-    return Chain([_block_of(layer) for layer in module])
-
-
-def _block_of(layer: nn.Module) -> Block:
-    if isinstance(layer, nn.Linear):
-        return Affine(layer.in_features, layer.out_features, bias=layer.bias is not None)
-    activation = activation_of(layer)
-    return Generic(layer) if activation is None else Elementwise(activation)
+    return Chain(joined([block_of(layer) for layer in layers_of(module)]))

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from dladmm.blocks import Affine, GraphConv, Step
-from dladmm.chain import Chain
+from dladmm.blocks import Step
 from dladmm.engine import Engine, State
 from dladmm.history import Value
 from dladmm.losses import Risk
@@ -83,10 +82,11 @@ def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: 
     )
 
 
-def diagnostics_interval(chain: Chain, x: Tensor) -> int:
+def diagnostics_interval(state: State) -> int:
     """Every iteration while a forward pass is small change (below 2 GFLOP), else every tenth."""
-    weights = sum(b.n_in * b.n_out for b in chain if isinstance(b, (Affine, GraphConv)))
-    return 1 if 2 * len(x) * weights < 2e9 else 10
+    pairs = zip(state.params, state.outputs, strict=True)
+    products = sum(v.numel() * p[0].numel() for block, v in pairs for p in block.values() if p.ndim > 1)
+    return 1 if 2 * products < 2e9 else 10
 
 
 def root(value: float) -> float:

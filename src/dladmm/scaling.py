@@ -7,6 +7,9 @@ For an affine layer every feature is centred and divided by its largest deviatio
 origin of single features, and all of them by one number that makes the mean length of a row 1. A graph layer has no
 bias and its features are counts or weights of one kind: there one number makes the mean length of a row 0.3.
 
+A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
+entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
+
 Rows this short make the first layer's initial weights small beside those it learns, so that it learns features instead
 of keeping random ones; docs/acceleration.md has the figures.
 """
@@ -22,7 +25,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from dladmm.blocks import Affine, Block, Params
+from dladmm.blocks import Affine, Block, Composed, Convolution, Params
 
 ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
 """Mean length of a row after scaling: of a sample's features, and of a node's, for which few labels speak."""
@@ -30,24 +33,53 @@ ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
 
 @dataclass(frozen=True)
 class Scaling:
-    """``x' = (x - shift) / scale``, by feature."""
+    """``x' = (x - shift) / scale``, by feature; ``columns`` are shift and scale by column of W where those differ."""
 
     shift: Tensor
     scale: Tensor
+    columns: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     @torch.no_grad()
     def fit(cls, first: Block, x: Tensor, rows: Tensor | None = None) -> Scaling | None:
         """The scaling of these inputs for this first block; None where the block could not undo it."""
-        if not isinstance(first, Affine) or x.layout != torch.strided:
+        if x.layout != torch.strided:
+            return None
+        if isinstance(first, Composed):
+            inner = first.mapped(x)
+            found = cls.fit(first.block, inner, rows) if first.only_moves_entries(x) else None
+            if found is None:
+                return None
+            shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
+            placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
+            return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
+        if isinstance(first, Convolution):
+            return cls._of_channels(first, x, rows)
+        if not isinstance(first, Affine) or x.ndim > 2:
             return None
         shift = _mean(x, rows) if first.bias else torch.zeros_like(x[0])
-        reach = torch.maximum(x.amax(0) - shift, shift - x.amin(0))
-        # A feature that is constant up to rounding says nothing: it is left where it is instead of blown up
-        flat = reach <= 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)
-        reach = torch.where(flat, torch.ones_like(reach), reach)
+        reach = _reach(x, shift)
         length = _mean(torch.linalg.vector_norm((x - shift) / reach, dim=1, keepdim=True), rows) / ROW_LENGTH
         return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
+
+    @classmethod
+    def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None) -> Scaling:
+        """One shift and scale a channel; the mean is over samples and positions."""
+        channels = x.transpose(0, 1).flatten(1).T
+        counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
+        centred = first.bias and not any(first.padding)
+        shift = _mean(channels, counted) if centred else torch.zeros_like(channels[0])
+        reach = _reach(channels, shift)
+        shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, reach)]
+        lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows) / ROW_LENGTH
+        scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
+        per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
+        columns = [
+            t.repeat_interleave(first.n_out // first.groups, 0).reshape(first.n_out, -1, *[1] * (x.ndim - 2))
+            for t in per_output
+        ]
+        return cls(shaped[0], scale, (columns[0], columns[1]))
 
     @classmethod
     def of_nodes(cls, features: Any, dtype: torch.dtype, device: torch.device) -> Scaling:
@@ -64,19 +96,29 @@ class Scaling:
 
     def fold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for inputs as they are, from those for scaled ones."""
-        first = dict(params[0])
-        first["W"] = first["W"] / self.scale
+        first, (shift, scale) = dict(params[0]), self._columns()
+        first["W"] = first["W"] / scale
         if "b" in first:
-            first["b"] = first["b"] - first["W"] @ self.shift
+            first["b"] = first["b"] - (first["W"] * shift).flatten(1).sum(1)
         return [first, *params[1:]]
 
     def unfold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for scaled inputs, from those for inputs as they are."""
-        first = dict(params[0])
+        first, (shift, scale) = dict(params[0]), self._columns()
         if "b" in first:
-            first["b"] = first["b"] + first["W"] @ self.shift
-        first["W"] = first["W"] * self.scale
+            first["b"] = first["b"] + (first["W"] * shift).flatten(1).sum(1)
+        first["W"] = first["W"] * scale
         return [first, *params[1:]]
+
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        return (self.shift, self.scale) if self.columns is None else self.columns
+
+
+def _reach(x: Tensor, shift: Tensor) -> Tensor:
+    """The largest deviation of every feature, 1 where it is constant up to rounding: that says nothing."""
+    reach = torch.maximum(x.amax(0) - shift, shift - x.amin(0))
+    flat = reach <= 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)
+    return torch.where(flat, torch.ones_like(reach), reach)
 
 
 def _mean(x: Tensor, rows: Tensor | None) -> Tensor:

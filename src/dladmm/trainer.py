@@ -100,7 +100,7 @@ class Trainer:
             rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
         )
         self._exempt = [1] if options.start == "paper" else []
-        self._every = options.diagnostics_every or diagnostics_interval(chain, x)
+        self._every = options.diagnostics_every or diagnostics_interval(self.state)
         self._start = float(self.engine.energy(self.state).lagrangian)
         self._requested: Status | None = None
         self._restored = False
@@ -134,6 +134,7 @@ class Trainer:
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
         params = self.state.params if self._scaling is None else self._scaling.fold(self.state.params)
+        self.engine.chain.observe(self.state.params, self.engine.x)
         module = self.engine.chain.to_module(params)
         result = Result(status, self.history, certificate, module, self.state)
         for callback in self.callbacks:
@@ -185,6 +186,7 @@ class Trainer:
         steps = self.method.iterate(self.state)
         if steps is None:
             return Status.STALLED
+        self.engine.chain.observe(self.state.params, self.engine.x)
         row = measure(self.engine, self.state, steps)
         seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
         lagrangian = row["lagrangian"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dladmm.blocks import Params
 from dladmm.chain import Chain
 from dladmm.errors import InputError, InputTypeError
 from dladmm.losses import Loss
@@ -66,6 +68,27 @@ def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, devic
             f"{name} has values too large for {dtype}; scale the features or use dtype='float64'."
         )
     return x.to(device)
+
+
+@torch.no_grad()
+def check_fits(chain: Chain, params: Sequence[Params], x: Tensor, n_outputs: int, name: str) -> None:
+    """A pass of two samples: shapes that do not go through the network are named before work begins."""
+    v = x[:2]
+    for block, block_params in zip(chain, params, strict=True):
+        try:
+            output = block.evaluate(block_params, v)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise InputError(
+                f"{name} of shape {tuple(x.shape)} does not go through the network: {block!r} was given samples of "
+                f"shape {tuple(v.shape[1:])} and said: {error}"
+            ) from error
+        if not isinstance(output, Tensor) or len(output) != len(v):
+            raise InputError(f"{block!r} must return a tensor with one row a sample.")
+        v = output
+    if v.shape[-1] != n_outputs:
+        raise InputError(
+            f"the network gives outputs of shape {tuple(v.shape[1:])}, {n_outputs} were expected."
+        )
 
 
 def check_targets(

@@ -2,17 +2,24 @@
 
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
+from dladmm.blocks.linear_map import Composed, LinearMap
+from dladmm.blocks.max_pool import MaxPool
 
 __all__ = [
     "Affine",
     "Anchor",
     "Block",
+    "Composed",
+    "Convolution",
     "Elementwise",
     "Generic",
     "GraphConv",
+    "LinearMap",
+    "MaxPool",
     "Params",
     "Scope",
     "Step",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dladmm.blocks.scratch import Scratch
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import SubproblemOptions, squared_norm
 
@@ -73,13 +74,14 @@ class Scope:
 
     ``memory`` holds what stays valid between updates (a Gram matrix while the input stays, a factor while W
     stays, the last accepted step of a search); a block clears what its own update makes stale. ``last`` says that the
-    block is the chain's last one.
+    block is the chain's last one. ``scratch`` are buffers that all blocks share: nothing in them outlives an update.
     """
 
     options: SubproblemOptions
     forward: bool = False
     memory: dict[str, Any] = field(default_factory=dict)
     last: bool = False
+    scratch: Scratch = field(default_factory=Scratch)
 
 
 class Block(ABC):
@@ -101,6 +103,9 @@ class Block(ABC):
     counts_rows: bool = False
     """Whether the block knows row multiplicities (``Term.rows``)."""
 
+    has_statistics: bool = False
+    """Whether g depends on statistics of the batch, which :meth:`evaluate` replaces by those of the training data."""
+
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
 
@@ -117,6 +122,14 @@ class Block(ABC):
     @abstractmethod
     def forward(self, params: Params, v: Tensor) -> Tensor:
         """``g(B, v)``."""
+
+    def evaluate(self, params: Params, v: Tensor) -> Tensor:
+        """``g(B, v)`` of the trained network: another than ``forward`` where statistics of the batch are part of g."""
+        return self.forward(params, v)
+
+    def observe(self, params: Params, v: Tensor) -> None:
+        """Take statistics of the training data, where :meth:`evaluate` needs them."""
+        return
 
     @abstractmethod
     def update_parameters(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.regularizers import Regularizer
@@ -25,7 +26,8 @@ class Generic(Block):
     remembers = ("B", "V")
 
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
-        self.module = copy.deepcopy(module)
+        self.module = copy.deepcopy(module).train()
+        self.has_statistics = any(isinstance(part, _NormBase) for part in module.modules())
         self.linear = isinstance(module, nn.Linear) if linear is None else linear
         self.continuous = continuous
         self.penalised = tuple(name for name, p in module.named_parameters() if p.ndim > 1)
@@ -34,22 +36,56 @@ class Generic(Block):
         return f"Generic({self.module!r})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        """He-initialised weights and zero biases, from ``generator``; without one, the module's own values."""
+        """He-initialised weights and zero biases, from ``generator``; without one, the module's own values.
+
+        Vectors whose entries are all equal stay as they are: those are gains, such as a normalisation's.
+        """
         own = {name: p.detach().double().cpu().clone() for name, p in self.module.named_parameters()}
         if generator is None:
             return own
         for p in own.values():
+            if p.ndim < 2 and bool((p == p.flatten()[:1]).all()):
+                continue
             fan_in = p[0].numel() if p.ndim > 1 else 0
             deviation = scale * (2.0 / fan_in) ** 0.5 if fan_in else 0.0
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
         return own
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.module, params, (v,))
-        return output
+        output: Tensor = functional_call(self.module, {**self._buffers(v), **params}, (v,))
+        return output.clone() if output.data_ptr() == v.data_ptr() else output  # two variables, two memories
+
+    def evaluate(self, params: Params, v: Tensor) -> Tensor:
+        if not self.has_statistics:
+            return self.forward(params, v)
+        self.module.eval()
+        try:
+            return self.forward(params, v)
+        finally:
+            self.module.train()
+
+    def observe(self, params: Params, v: Tensor) -> None:
+        """Statistics (running mean and variance) of the whole training set, not of a moving average."""
+        if not self.has_statistics:
+            return
+        own = self.module.to(device=v.device, dtype=v.dtype)
+        norms = [part for part in own.modules() if isinstance(part, _NormBase)]
+        kept = [part.momentum for part in norms]
+        for part in norms:
+            part.momentum = 1.0
+        functional_call(own, params, (v,))
+        for part, momentum in zip(norms, kept, strict=True):
+            part.momentum = momentum
+
+    def _buffers(self, v: Tensor) -> Params:
+        """Copies of the module's buffers where v lives: a forward pass may write into them."""
+        return {
+            name: b.to(device=v.device, dtype=v.dtype if b.is_floating_point() else b.dtype, copy=True)
+            for name, b in self.module.named_buffers()
+        }
 
     def to_module(self, params: Params) -> nn.Module:
-        module = copy.deepcopy(self.module)
+        module = copy.deepcopy(self.module).eval()
         some = next(iter(params.values()), None)
         if some is not None:
             module = module.to(device=some.device, dtype=some.dtype)

@@ -1,0 +1,56 @@
+"""Which block a torch layer becomes."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from dladmm.activations import from_module as activation_of
+from dladmm.blocks.affine import Affine
+from dladmm.blocks.base import Block
+from dladmm.blocks.convolution import Convolution
+from dladmm.blocks.elementwise import Elementwise
+from dladmm.blocks.generic import Generic
+from dladmm.blocks.linear_map import LINEAR_LAYERS, Composed, LinearMap
+from dladmm.blocks.max_pool import MaxPool
+from dladmm.errors import InputError
+
+
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network in order, nested ``nn.Sequential`` taken apart."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    return [layer for child in module for layer in layers_of(child)]
+
+
+def block_of(layer: nn.Module) -> Block:
+    """A closed form where there is one, else Generic."""
+    if any(isinstance(part, (_DropoutNd, nn.RReLU)) for part in layer.modules()):
+        raise InputError(
+            f"{layer!r} is random: the sweep needs a function that gives the same output every time. Leave it out; "
+            "in mode='accelerated' the option dropout leaves out entries of X instead."
+        )
+    if type(layer) is nn.Linear:
+        return Affine(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    if type(layer) in LINEAR_LAYERS:
+        return LinearMap(layer)
+    activation = activation_of(layer)
+    if activation is not None:
+        return Elementwise(activation)
+    return Convolution.from_module(layer) or MaxPool.from_module(layer) or Generic(layer)
+
+
+def joined(blocks: list[Block]) -> list[Block]:
+    """The same chain with linear maps without parameters made part of a linear block that follows them."""
+    result: list[Block] = []
+    waiting: list[LinearMap] = []
+    for block in blocks:
+        if isinstance(block, LinearMap):
+            waiting.append(block)
+            continue
+        if waiting and isinstance(block, (Affine, Convolution)):
+            result.append(Composed(waiting, block))
+        else:
+            result += [*waiting, block]
+        waiting = []
+    return [*result, *waiting]

@@ -1,0 +1,191 @@
+"""Linear blocks without parameters: average pooling, Flatten, reshaping, padding with zeros, upsampling."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.quadratic_input import update_linear_input
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import ratio, squared_norm
+
+LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
+    nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.PixelShuffle, nn.PixelUnshuffle,
+    nn.Upsample,
+)  # fmt: skip
+"""Torch's layers that are linear, have no parameters and treat every sample apart."""
+
+
+class LinearMap(Block):
+    """``g(v) = A v``, A known by the module that computes it; its transpose comes from autograd.
+
+    Where ``A A^T`` is diagonal (no output shares an input with another: Flatten, pooling of windows that do not
+    overlap) the input's subproblem has a closed form.
+    """
+
+    linear = True
+    counts_rows = True
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = copy.deepcopy(module)
+
+    def __repr__(self) -> str:
+        return f"LinearMap({self.module!r})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        return {}
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        output = cast(Tensor, self.module(v))
+        return output.clone() if output.data_ptr() == v.data_ptr() else output  # two variables, two memories
+
+    def adjoint(self, e: Tensor, v: Tensor) -> Tensor:
+        """``A^T e`` for inputs of v's shape."""
+        with torch.enable_grad():
+            leaf = torch.zeros_like(v).requires_grad_()
+            (found,) = torch.autograd.grad(self.module(leaf), leaf, e)
+        return found.detach()
+
+    def to_module(self, params: Params) -> nn.Module:
+        return copy.deepcopy(self.module)
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        return []
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_v (nu/2)||v - value||^2 + (c/2)||A v - target||^2``, lines 4 and 9 of Algorithm 1.
+
+        With ``A A^T = D`` diagonal it is ``value + A^T (target - A value) c/(nu + c D)``.
+        """
+        diagonal = self._diagonal(v, scope)
+        if diagonal is None:
+            return update_linear_input(
+                v, lambda d: cast(Tensor, self.module(d)), lambda e: self.adjoint(e, v), anchor, term, scope
+            )
+        pull = (term.target - self.module(anchor.value)) * (
+            term.weight / (anchor.weight + term.weight * diagonal)
+        )
+        found = anchor.value + self.adjoint(pull, v)
+        move = found - v
+        prediction = self.module(found)
+        squared = squared_norm(move, term.rows)
+        curvature = ratio(squared_norm(prediction - term.prediction, term.rows), squared)
+        v.copy_(found)
+        term.prediction.copy_(prediction)
+        return [Step("a", squared, (anchor.weight + term.weight * curvature) / 2)]
+
+    def _diagonal(self, v: Tensor, scope: Scope) -> Tensor | None:
+        """The diagonal of ``A A^T`` for one sample, None where it is not diagonal: a random vector tells."""
+        if "diagonal" not in scope.memory:
+            one = torch.zeros_like(v[:1], dtype=torch.float64)
+            output = self.module(one)
+            diagonal = self.module(self.adjoint(torch.ones_like(output), one))
+            generator = torch.Generator().manual_seed(0)
+            probe = torch.rand(output.shape, generator=generator, dtype=torch.float64).to(one.device)
+            is_diagonal = torch.allclose(self.module(self.adjoint(probe, one)), diagonal * probe)
+            scope.memory["diagonal"] = diagonal.to(v.dtype) if is_diagonal else None
+        found: Tensor | None = scope.memory["diagonal"]
+        return found
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=v.device)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        return self.adjoint(term.weight * term.residual(), v)
+
+
+class Composed(Block):
+    """``g(B, v) = h(B, A v)``: a linear block h behind linear maps without parameters, as one link.
+
+    A Flatten before a Linear, or an average pooling before a convolution, needs no variable of its own: every relaxed
+    link weakens what a backward sweep hands down.
+    """
+
+    linear = True
+
+    def __init__(self, maps: list[LinearMap], block: Block) -> None:
+        self.maps, self.block = maps, block
+        self.counts_rows, self.penalised = block.counts_rows, block.penalised
+        self.knows_of_input, self.remembers = block.knows_of_input, block.remembers
+
+    def __repr__(self) -> str:
+        return f"Composed({', '.join(repr(m.module) for m in self.maps)}, {self.block!r})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        return self.block.initial_parameters(generator, scale)
+
+    def mapped(self, v: Tensor) -> Tensor:
+        """``A v``."""
+        for m in self.maps:
+            v = m.module(v)
+        return v
+
+    def adjoint(self, e: Tensor, v: Tensor) -> Tensor:
+        """``A^T e``."""
+        inputs = [v]
+        for m in self.maps[:-1]:
+            inputs.append(m.module(inputs[-1]))
+        for m, before in zip(reversed(self.maps), reversed(inputs), strict=True):
+            e = m.adjoint(e, before)
+        return e
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        return self.block.forward(params, self.mapped(v))
+
+    def to_module(self, params: Params) -> nn.Module:
+        return nn.Sequential(*(m.to_module({}) for m in self.maps), self.block.to_module(params))
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        """That of h, whose input is ``A v``."""
+        return self.block.update_parameters(params, self.mapped(v), term, penalty, scope)
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_v (nu/2)||v - value||^2 + (c/2)||H A v + b - target||^2``, lines 4 and 9 of Algorithm 1.
+
+        Where the maps only move entries about, it is h's own subproblem over ``A v``.
+        """
+        inner = self.mapped(v)
+        if "moves_entries" not in scope.memory:
+            scope.memory["moves_entries"] = self.only_moves_entries(v)
+        if scope.memory["moves_entries"]:
+            held = inner.clone()
+            steps = self.block.update_input(
+                params, held, Anchor(anchor.weight, self.mapped(anchor.value)), term, scope
+            )
+            v.copy_(self.adjoint(held, v))
+            return steps
+        scope.memory.pop("gram", None)
+        scope.memory.pop("factor_key", None)
+        weights = {name: p for name, p in params.items() if name != "b"}
+        return update_linear_input(
+            v,
+            lambda d: self.block.forward(weights, self.mapped(d)),
+            lambda e: self.adjoint(
+                self.block.input_gradient(params, inner, Term(1.0, torch.zeros_like(e), e)), v
+            ),
+            anchor,
+            term,
+            scope,
+        )
+
+    def only_moves_entries(self, v: Tensor) -> bool:
+        """Whether the maps are a reshaping or reordering (A is orthogonal), asked of one random sample."""
+        generator = torch.Generator().manual_seed(0)
+        probe = torch.rand(v[:1].shape, generator=generator, dtype=torch.float64).to(v.device)
+        mapped = self.mapped(probe)
+        return mapped.numel() == probe.numel() and torch.allclose(self.adjoint(mapped, probe), probe)
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        return self.block.parameter_stationarity(params, self.mapped(v), term, penalty)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        return self.adjoint(self.block.input_gradient(params, self.mapped(v), term), v)

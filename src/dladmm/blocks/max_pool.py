@@ -1,0 +1,128 @@
+"""Max pooling over windows that do not overlap, with the exact argmin over its input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import squared_norm
+
+
+class MaxPool(Block):
+    """``g(v)_j = max of v over window j``, windows side by side; entries beyond the last whole window are not seen."""
+
+    counts_rows = True
+
+    def __init__(self, window: tuple[int, ...]) -> None:
+        self.window = window
+
+    @classmethod
+    def from_module(cls, layer: nn.Module) -> MaxPool | None:
+        """The block of a max pooling layer whose windows do not overlap; None for another layer."""
+        if not isinstance(layer, (nn.MaxPool1d, nn.MaxPool2d)):
+            return None
+        dims = 1 if isinstance(layer, nn.MaxPool1d) else 2
+
+        def sizes(value: int | tuple[int, ...]) -> tuple[int, ...]:
+            return (value,) * dims if isinstance(value, int) else tuple(value)
+
+        window = sizes(layer.kernel_size)
+        plain = sizes(layer.padding) == (0,) * dims and sizes(layer.dilation) == (1,) * dims
+        if not plain or layer.ceil_mode or layer.return_indices or sizes(layer.stride or window) != window:
+            return None
+        return cls(window)
+
+    def __repr__(self) -> str:
+        return f"MaxPool({'x'.join(map(str, self.window))})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        return {}
+
+    def to_module(self, params: Params) -> nn.Module:
+        return nn.MaxPool1d(self.window[0]) if len(self.window) == 1 else nn.MaxPool2d(self.window)
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        if len(self.window) == 1:
+            return nn.functional.max_pool1d(v, self.window[0])
+        return nn.functional.max_pool2d(v, self.window)
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        return []
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_v (nu/2)||v - m||^2 + (c/2)||target - max v||^2`` window by window, Algorithm 1, lines 4 and 9.
+
+        Let s be the new maximum: entries above s come down to it, and where none reaches s the largest rises to it.
+        With the j largest entries at s, ``s = (nu (m_1 + .. + m_j) + c target)/(j nu + c)``; the right j is the first
+        for which the next entry is not above s. The problem is convex for s below the largest entry and for s above
+        it, and both have this one stationary point, so it is the global minimiser.
+        """
+        m = self._windows(anchor.value)
+        ordered = m.sort(dim=-1, descending=True).values
+        counts = torch.arange(1, m.shape[-1] + 1, device=m.device, dtype=m.dtype)
+        target = term.target.unsqueeze(-1)
+        s = (anchor.weight * ordered.cumsum(-1) + term.weight * target) / (
+            anchor.weight * counts + term.weight
+        )
+        following = torch.cat([ordered[..., 1:], torch.full_like(target, -torch.inf)], -1)
+        first = (s >= following).long().argmax(-1, keepdim=True)
+        top = s.gather(-1, first)
+        found = torch.minimum(m, top).scatter(-1, m.argmax(-1, keepdim=True), top)
+        new = anchor.value.clone()
+        self._windows(new, write=found)
+        squared = squared_norm(new - v, term.rows)
+        v.copy_(new)
+        term.prediction.copy_(self.forward({}, v))
+        return [Step("z", squared, None)]
+
+    def _windows(self, x: Tensor, write: Tensor | None = None) -> Tensor:
+        """x as (samples, channels, positions.., entries of a window); ``write`` puts such entries back into x."""
+        sizes = [size // w for size, w in zip(x.shape[2:], self.window, strict=True)]
+        whole = x
+        for dim, (size, w) in enumerate(zip(sizes, self.window, strict=True)):
+            whole = whole.narrow(2 + dim, 0, size * w).unfold(2 + dim, w, w)
+        if write is not None:
+            whole.copy_(write.reshape(whole.shape))
+            return write
+        return whole.flatten(2 + len(sizes))
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        return torch.zeros((), dtype=torch.float64, device=v.device)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        with torch.enable_grad():
+            leaf = v.detach().requires_grad_()
+            (found,) = torch.autograd.grad(self.forward({}, leaf), leaf, term.weight * term.residual())
+        return found.detach()
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        """``||nu (v - m) + xi||^2`` for the nearest subgradient xi of the pull on the maximum.
+
+        Where several entries share the maximum, a pull downwards may be divided among them in any shares (the hull of
+        a convex kink); a pull upwards acts on one of them (a concave kink has no more limiting subgradients).
+        """
+        pull = term.weight * term.residual().unsqueeze(-1)
+        values = self._windows(v)
+        centre = anchor.weight * self._windows(v - anchor.value)
+        at_top = values == values.amax(-1, keepdim=True)
+        shares = _nearest_in_simplex(-centre / torch.where(pull == 0, 1.0, pull), at_top)
+        best = torch.where(at_top, pull * centre, torch.inf).argmin(-1, keepdim=True)
+        single = torch.zeros_like(centre).scatter(-1, best, 1.0)
+        gradient = anchor.weight * (v - anchor.value)
+        self._windows(gradient, write=centre + pull * torch.where(pull > 0, shares, single))
+        return squared_norm(gradient, term.rows)
+
+
+def _nearest_in_simplex(x: Tensor, allowed: Tensor) -> Tensor:
+    """``argmin_s ||s - x||^2`` over s >= 0 that sum to 1 and are zero where not ``allowed``, along the last axis."""
+    x = torch.where(allowed, x, -torch.inf)
+    ordered = x.sort(dim=-1, descending=True).values
+    counts = torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=x.dtype)
+    finite = torch.where(ordered.isinf(), 0.0, ordered)
+    threshold = (finite.cumsum(-1) - 1) / counts
+    last = ((ordered > threshold).long() * counts.long()).argmax(-1, keepdim=True)
+    return (x - threshold.gather(-1, last)).clamp_min(0.0)

@@ -1,0 +1,94 @@
+"""The input's subproblem where the block is linear in it, for samples of any shape.
+
+``argmin_v (nu/2)||v - value||^2 + (c/2)||K v + b - target||^2``, Equation 2, with K known by its products alone: the
+majorised step of Equations 3 and 16, or conjugate gradients, one sample apart from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dladmm.blocks.affine import line_search
+from dladmm.blocks.base import Anchor, Scope, Step, Term, like_rows
+from dladmm.subproblems import backtracked, ratio, row_squared_norms
+
+Product = Callable[[Tensor], Tensor]
+
+MAX_STEPS, TOLERANCE = 20, 1e-2
+"""Conjugate gradients end when the gradient is this much of what it was, or after so many steps."""
+
+
+def update_linear_input(
+    v: Tensor, apply: Product, adjoint: Product, anchor: Anchor, term: Term, scope: Scope
+) -> list[Step]:
+    """Lines 5 and 19 of Algorithm 2, lines 4 and 9 of Algorithm 1: ``apply`` is K, ``adjoint`` its transpose."""
+    c = term.weight / anchor.weight
+    gradient = (v - anchor.value).add_(adjoint(term.residual()), alpha=c)
+    if scope.options.a_solver == "exact":
+        return [conjugate_gradients(v, gradient, apply, adjoint, anchor, term)]
+    return [_majorised(v, gradient, apply, anchor, term, scope)]
+
+
+def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term, scope: Scope) -> Step:
+    """``argmin_a Q(a; tau)``, Equations 3 and 16, tau by Algorithms 3 and 7 in closed form; all over nu."""
+    moved = apply(d)
+    d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
+    if term.rows is not None:
+        d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
+    if not scope.options.tau_per_sample:
+        d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
+    required = anchor.weight * (term.weight / anchor.weight * ratio(moved_squared, d_squared) + 1)
+    tau = backtracked(required, scope.options.t0, scope.options.growth)
+    step = (anchor.weight / tau).where(d_squared > 0, 0.0)
+    scale = step.to(d.dtype)
+    v.sub_(d * like_rows(scale, d))
+    term.prediction.sub_(moved.mul_(like_rows(scale, moved)))
+    squared = d_squared * step.square()
+    total = squared.sum()
+    return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
+
+
+def conjugate_gradients(
+    v: Tensor,
+    gradient: Tensor,
+    apply: Product,
+    adjoint: Product,
+    anchor: Anchor,
+    term: Term,
+    tolerance: float = TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> Step:
+    """``(c K^T K + I) move = -gradient`` (all over nu), each sample with its own step lengths.
+
+    Every step minimises over all directions so far, so the value falls by half the squared length of the move in the
+    subproblem's own metric, however early the loop ends. With nu of the size of c the matrix is well conditioned and
+    a few steps are enough. A last line search keeps that true in float32.
+    """
+    c = term.weight / anchor.weight
+    r, p = -gradient, -gradient
+    rest = row_squared_norms(r)
+    enough = tolerance**2 * float(rest.sum())
+    move, moved = v.new_zeros(v.shape), term.prediction.new_zeros(term.prediction.shape)
+    for step in range(max_steps):
+        product = apply(p)
+        alpha = ratio(rest, row_squared_norms(p) + c * row_squared_norms(product)).to(v.dtype)
+        move.addcmul_(p, like_rows(alpha, p))
+        moved.addcmul_(product, like_rows(alpha, product))
+        if step == max_steps - 1:
+            break
+        r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))
+        previous, rest = rest, row_squared_norms(r)
+        if float(rest.sum()) <= enough:
+            break
+        p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
+    squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
+    slope = -(gradient * move).flatten(1).sum(1).double()
+    best = line_search(slope, c * moved_squared + squared)
+    scale = best.to(v.dtype)
+    v.add_(move.mul_(like_rows(scale, move)))
+    term.prediction.add_(moved.mul_(like_rows(scale, moved)))
+    counted = best.square() if term.rows is None else best.square() * term.rows[:, 0]
+    squared, moved_squared = squared @ counted, moved_squared @ counted
+    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
