@@ -12,7 +12,15 @@ from scipy import sparse
 from torch import nn
 
 from dladmm import Callback, InputError, Status, datasets, mlp, train, train_graph
-from dladmm.acceleration import HIGHEST_RAISE, LONGEST_PATIENCE, LOWEST_LEVEL, PATIENCE, Accelerated
+from dladmm.acceleration import (
+    FADE_GROWTH,
+    FIRST_FADE,
+    HIGHEST_RAISE,
+    LONGEST_PATIENCE,
+    LOWEST_LEVEL,
+    PATIENCE,
+    Accelerated,
+)
 from dladmm.blocks import Affine, Elementwise, GraphConv, Term
 from dladmm.chain import Chain
 from dladmm.dropping import RowDrops
@@ -571,7 +579,7 @@ class Refused(Accelerated):
         self.tried.append(attempt)
         if len(self.tried) <= self.refuse:
             far = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
-            return [], self.engine.feasible_state(far, state.rho, state.nu)
+            return [], far
         return super()._attempt(state, attempt)
 
     def go(self, state, refuse=0):
@@ -631,17 +639,17 @@ def test_calm_lowers_the_level_but_not_below_the_lowest():
 def test_refused_noise_is_not_refused_length():
     method, state = method_on(dropout=0.2)
     method.go(state)
-    assert (method.fade, method.level) == (1.0, 0)
-    before = method.momentum
+    assert (method.fade, method.level) == (pytest.approx(FADE_GROWTH * FIRST_FADE), 0)
+    method.fade, before = 1.0, method.momentum
     method.go(state, refuse=1)
     assert [attempt.dropping for attempt in method.tried] == [True, False]
     assert (method.fade, method.level, method.patience, method.calm) == (0.5, 0, PATIENCE, 0)
     assert method.momentum == before + 1
     method.go(state)
-    assert method.fade == pytest.approx(0.55)
+    assert method.fade == pytest.approx(0.5 * FADE_GROWTH)
     method.go(state, refuse=2)  # the length it was: shorter, and entries dropped as before
     assert [attempt.dropping for attempt in method.tried] == [True, False, True]
-    assert (method.fade, method.level) == (pytest.approx(0.605), 1)
+    assert (method.fade, method.level) == (pytest.approx(0.5 * FADE_GROWTH**2), 1)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -668,7 +676,7 @@ def test_a_run_without_a_step_left_stalls(monkeypatch, digits):
         if not kept:
             kept.extend(copied(state.params))
         far = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
-        return [], self.engine.feasible_state(far, state.rho, state.nu)
+        return [], far
 
     monkeypatch.setattr(Accelerated, "_attempt", attempt)
     result = train(mlp([64, 10, 10]), X, y, mode="accelerated", max_iter=50, dtype="float64")

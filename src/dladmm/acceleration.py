@@ -21,6 +21,7 @@ column ``lagrangian`` shows it, and the certificate's descent check checks the s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -40,6 +41,9 @@ LOWEST_LEVEL = -2
 
 PATIENCE, LONGEST_PATIENCE = 3, 192
 """Iterations without a refusal after which steps grow; refusals double it."""
+
+FIRST_FADE, FADE_GROWTH = 0.3, 1.05
+"""Of the dropped entries: the share with which a run begins, and its growth after a step that was not refused."""
 
 NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu")
 """What an accelerated run must find again besides its previous parameters."""
@@ -63,20 +67,29 @@ class Accelerated:
         self._drops = RowDrops(engine.x, seed) if dropout > 0 else None
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
+        state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept
+        buffers = [[torch.empty_like(v) for v in state.outputs] for _ in range(2)]
+        self._trial = replace(state, outputs=buffers[0], predictions=buffers[1], u=torch.empty_like(state.u))
         self.iteration = self.momentum = self.level = self.calm = 0
-        self.patience, self.fade = PATIENCE, 1.0
+        self.patience, self.fade = PATIENCE, FIRST_FADE
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 
     @torch.no_grad()
     def iterate(self, state: State) -> list[Step] | None:
-        objective = float(self.engine.energy(state).objective)
+        engine = self.engine
+        objective = float(engine.objective(state))
         self.iteration += 1
         for refused, attempt in enumerate(self._attempts()):
-            steps, found = self._attempt(state, attempt)
-            if float(self.engine.energy(found).objective) <= objective:
-                self._accept(state, found, attempt, refused > 0)
+            steps, params = self._attempt(state, attempt)
+            found = replace(
+                state, params=params
+            )  # a feasible point is made of its parameters: it may take the place
+            engine.resynchronise(found)
+            if float(engine.objective(found)) <= objective:
+                self._accept(state, params, attempt, refused > 0)
                 return steps
+        engine.resynchronise(state)
         return None
 
     def _attempts(self) -> Iterator[Attempt]:
@@ -89,20 +102,22 @@ class Accelerated:
         for raised in range(1, HIGHEST_RAISE + 1):
             yield Attempt(0, self.level + raised, dropping=False)
 
-    def _attempt(self, state: State, attempt: Attempt) -> tuple[list[Step], State]:
-        """One sweep from the resynchronised, extrapolated point, and the feasible state it leads to."""
+    def _attempt(self, state: State, attempt: Attempt) -> tuple[list[Step], list[Params]]:
+        """One sweep from the resynchronised, extrapolated point, and the parameters it leads to."""
         engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
-        start = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
+        trial = self._trial
+        trial.params = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
+        trial.rho, trial.nu = scale * self.rho, scale * self.nu
+        trial.stiffness = min(stiffer, self._stiffest)
         inputs = None
         if self._drops is not None and attempt.dropping:
             turn = 64 * self.iteration + attempt.level - LOWEST_LEVEL
             inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn)
         with engine.seeing(inputs, engine.options.damped(stiffer)):
-            trial = engine.feasible_state(start, scale * self.rho, scale * self.nu)
-            trial.stiffness = min(stiffer, self._stiffest)
+            engine.resynchronise(trial)
             forces = None if isinstance(engine.penalty, NoPenalty) else engine.forces(trial)
             steps = engine.sweep(trial, forces)
-        return steps, engine.feasible_state(trial.params, trial.rho, trial.nu)
+        return steps, trial.params
 
     def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
         pairs = zip(params, self.previous, strict=True)
@@ -113,22 +128,16 @@ class Accelerated:
                 block_params[name] = penalty.prox(block_params[name], 0.0)
         return moved
 
-    def _accept(self, state: State, found: State, attempt: Attempt, refused: bool) -> None:
+    def _accept(self, state: State, params: list[Params], attempt: Attempt, refused: bool) -> None:
         """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
-        for old, p, new in zip(self.previous, state.params, found.params, strict=True):
+        for old, p, new in zip(self.previous, state.params, params, strict=True):
             for name in p:
                 old[name].copy_(p[name])
                 p[name].copy_(new[name])
-        for mine, theirs in (
-            *zip(state.outputs, found.outputs, strict=True),
-            *zip(state.predictions, found.predictions, strict=True),
-            (state.u, found.u),
-        ):
-            mine.copy_(theirs)
-        state.rho, state.nu = found.rho, found.nu
+        state.rho, state.nu = self._trial.rho, self._trial.nu
         self.momentum = attempt.momentum + 1
         self.calm = 0 if refused else self.calm + 1
-        self.fade = self.fade / 2 if refused and not attempt.dropping else min(1.0, 1.1 * self.fade)
+        self.fade = self.fade / 2 if refused and not attempt.dropping else min(1.0, FADE_GROWTH * self.fade)
         if attempt.level > self.level:
             self.level += 1
             self.patience = min(2 * self.patience, LONGEST_PATIENCE)

@@ -23,9 +23,11 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Params, Scope, Step, Term
 from dladmm.blocks.base import like_rows
+from dladmm.blocks.scratch import Scratch
 from dladmm.chain import Chain
 from dladmm.errors import InputError
 from dladmm.losses import Risk
+from dladmm.passes import squared_distance
 from dladmm.regularizers import NoPenalty, Regularizer
 from dladmm.subproblems import SubproblemOptions, ratio, squared_norm
 
@@ -126,6 +128,7 @@ class Engine:
         if rows is not None and not all(block.counts_rows for block in chain):
             raise InputError("sample weights need a network of linear layers and known activations only.")
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
+        self._scratch = Scratch()
         self._shares = [1.0] * len(chain.blocks)
         self._forces: Sequence[Tensor] | None = None
 
@@ -154,7 +157,7 @@ class Engine:
     def _update_parameters(self, state: State, l: int, *, forward: bool) -> list[Step]:
         """``B_l``: solved by block l, which knows how its output depends on its parameters."""
         last = l == len(self.chain) - 1
-        scope = Scope(self.options, forward, self._memories[l], last)
+        scope = Scope(self.options, forward, self._memories[l], last, self._scratch)
         term = self._term(state, l)
         block = self.chain.blocks[l]
         if self._forces is not None and not forward and block.penalised:
@@ -166,7 +169,7 @@ class Engine:
         """``V_l``: solved by the block that follows, or by the loss when none does."""
         if l == len(self.chain) - 1:
             return [self._update_last(state)]
-        scope = Scope(self.options, memory=self._memories[l + 1])
+        scope = Scope(self.options, memory=self._memories[l + 1], scratch=self._scratch)
         anchor = Anchor(state.weight(l), state.predictions[l])
         block = self.chain.blocks[l + 1]
         return block.update_input(
@@ -244,10 +247,24 @@ class Engine:
         return State(params, outputs, [v.clone() for v in outputs], u, rho, nu)
 
     @torch.no_grad()
+    def resynchronise(self, state: State) -> None:
+        """:meth:`feasible_state` of the parameters the state has, in the memory the state has."""
+        v = self.x
+        for l, block in enumerate(self.chain):
+            v = block.write_forward(state.params[l], v, state.outputs[l])
+            if state.predictions[l] is not v:
+                state.predictions[l].copy_(v)
+        torch.neg(self.risk.gradient(v), out=state.u)
+
+    def objective(self, state: State) -> Tensor:
+        """The true objective, loss of the forward pass plus penalty, of a feasible state."""
+        return self.risk_value(state.outputs[-1]) + self.penalty_value(state.params)
+
+    @torch.no_grad()
     def paper_state(self, params: list[Params], rho: float, nu: float) -> State:
         """As the authors start: hidden layers from the forward pass, z_L at +1 / -1, u = 0."""
         state = self.feasible_state(params, rho, nu)
-        state.outputs[-1].copy_(torch.where(self.risk.target > 0, 1.0, -1.0))
+        state.outputs[-1].copy_(torch.where(self.risk.target > 0, 1.0, -1.0).reshape(state.u.shape))
         state.u.zero_()
         return state
 
@@ -257,7 +274,10 @@ class Engine:
     def raw_predictions(self, state: State) -> list[Tensor]:
         """``g_l(B_l, V_{l-1})`` computed again from data, parameters and variables, without the caches."""
         blocks = enumerate(self.chain.blocks)
-        return [block.forward(state.params[l], self._input(state, l)) for l, block in blocks]
+        return [
+            block.recompute(state.params[l], self._input(state, l), state.predictions[l])
+            for l, block in blocks
+        ]
 
     @torch.no_grad()
     def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
@@ -266,7 +286,11 @@ class Engine:
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
         soft = enumerate(pairs[:-1])
-        coupling = sum((state.weight(l) / 2 * squared_norm(v - g, self.rows) for l, (v, g) in soft), zero)
+        coupling = sum((state.weight(l) / 2 * squared_distance(v, g, self.rows) for l, (v, g) in soft), zero)
+        for l, block in enumerate(self.chain):
+            if block.own_variables:
+                v = self._input(state, l)
+                coupling = coupling + block.own_energy(state.params[l], v, predictions[l], state.weight(l))
         r = pairs[-1][0] - pairs[-1][1]
         return Energy(
             risk=self.risk_value(state.outputs[-1]),
@@ -281,7 +305,7 @@ class Engine:
         """``R(z; y)``, every row counted as often as it counts."""
         if self.rows is None:
             return self.risk.value(z)
-        return self._counted(self.risk.loss.rows(z, self.risk.target).double()[:, None]).sum()
+        return self._counted(self.risk.by_sample(z)[:, None]).sum()
 
     def _counted(self, x: Tensor) -> Tensor:
         return x if self.rows is None else x * like_rows(self.rows, x)

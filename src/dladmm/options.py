@@ -130,7 +130,7 @@ PAPER = TrainOptions(
 
 ACCELERATED = TrainOptions(
     mode="accelerated",
-    subproblems=SubproblemOptions(damping=1.0, last_damping=1.0),
+    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5),
     dropout=0.2,
     scale_inputs=True,
     init_scale=0.41,

@@ -43,6 +43,10 @@ class Activation(Named, ABC):
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         """A global minimiser over z of (z - m)^2 + weight (a - f(z))^2, entry by entry."""
 
+    def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
+        """:meth:`argmin` of a part that fits into the cache, the weight being a number > 0 already."""
+        return self.argmin(m, a, weight)
+
     @abstractmethod
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         """Distance of 0 to the limiting subdifferential of (z - m)^2/2 + (weight/2)(a - f(z))^2 at z."""

@@ -50,10 +50,10 @@ class PiecewiseLinear(Activation):
         weight = checked_weight(weight)
         result = torch.empty_like(m, memory_format=torch.contiguous_format)
         for z, m_part, a_part in parts(result, m, a):
-            z.copy_(self._project(m_part, a_part, weight))
+            z.copy_(self.project(m_part, a_part, weight))
         return result
 
-    def _project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
+    def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         best = f_best = m
         for i, (piece, low, high) in enumerate(zip(self.pieces(), *self._ends(m.dtype), strict=True)):
             pull = weight * piece.slope
@@ -150,11 +150,11 @@ class ReLU(PiecewiseLinear):
     def write_derivative(self, z: Tensor, out: Tensor) -> Tensor:
         return torch.clamp_min(z, 0, out=out).sign_()
 
-    def _project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
+    def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         slope = weight / (1 + (1 + weight) ** 0.5)  # sqrt(1 + weight) - 1, without cancellation
-        active = a.clamp(min=0).mul_(slope).add_(m) > 0
-        z = torch.add(m, a, alpha=weight).div_(1 + weight).clamp_(min=0)
-        return torch.where(active, z, m)
+        second = a.clamp_min(0).mul_(slope).add_(m).clamp_min_(0).sign_()  # 1 where it wins, else 0
+        z = torch.add(m, a, alpha=weight).div_(1 + weight).clamp_min_(0)
+        return torch.lerp(m, z, second)  # exact at 0 and 1, and several times faster than torch.where
 
     def module(self) -> nn.Module:
         return nn.ReLU()

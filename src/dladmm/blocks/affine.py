@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.errors import InputError
+from dladmm.passes import descend, gap, gap_sums, inner_products
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import (
     backtracked,
@@ -51,6 +52,11 @@ class Affine(Block):
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return nn.functional.linear(v, params["W"], params.get("b"))
 
+    def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
+        if not self.bias:
+            return torch.mm(v, params["W"].T, out=out)
+        return torch.addmm(params["b"], v, params["W"].T, out=out)
+
     def to_module(self, params: Params) -> nn.Module:
         W = params["W"]
         # skip_init: nn.Linear would otherwise draw from the caller's global generator
@@ -83,11 +89,11 @@ class Affine(Block):
         """
         if not self.bias:
             return []
-        samples = torch.as_tensor(term.samples(), dtype=torch.float64, device=term.target.device)
-        shift = -term.counted(term.residual()).sum(0) / samples.to(term.target.dtype)
+        total, samples = gap_sums(term.prediction, term.target, term.rows), term.samples()
+        shift = -(total / samples).to(term.target.dtype)
         params["b"] += shift
         term.prediction += shift
-        return [Step("b", squared_norm(shift), term.weight / 2 * samples)]
+        return [Step("b", squared_norm(shift), total.new_ones(()) * (term.weight / 2 * samples))]
 
     def _quadratic_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
         """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form.
@@ -96,19 +102,19 @@ class Affine(Block):
         it; the product ``A d^T`` also moves the cached m.
         """
         W, c = params["W"], term.weight
-        d = term.counted(term.residual()).T @ A
+        d = self._gap(term, scope).T @ A
         if penalty.quadratic is None:
             return self._proximal_W(params, A, d, term, penalty, scope)
         if penalty.quadratic > 0:
             d.add_(W, alpha=penalty.quadratic / c)
-        moved = A @ d.T
+        moved = torch.mm(A, d.T, out=scope.scratch.take("moved", term.prediction))
         d_squared = squared_norm(d)
         alpha = backtracked(
             c * ratio(squared_norm(moved, term.rows), d_squared), scope.options.alpha0, scope.options.growth
         )
         step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
         W.sub_(d * step.to(d.dtype))
-        term.prediction.sub_(moved.mul_(step.to(d.dtype)))
+        descend(term.prediction, moved, step)
         return Step("W", d_squared * step.square(), (alpha + penalty.quadratic) / 2)
 
     def _proximal_W(
@@ -147,7 +153,7 @@ class Affine(Block):
             gram = scope.memory["gram"] = full_precision_gram(A, term.rows)
         damping = scope.options.damping_of(self.n_in, last=scope.last)
         shift = damping * gram.diagonal().mean()
-        d = (term.counted(term.residual()).T @ A).double()
+        d = (self._gap(term, scope).T @ A).double()
         if penalty.quadratic is None:
             move, delta = proximal_on_gram(W.double(), d, gram, c, shift, penalty)
             rate_of_damping = delta / 2
@@ -172,6 +178,12 @@ class Affine(Block):
         term.prediction.add_(moved)
         return Step("W", squared, c * ratio(moved_squared, squared) / 2 + rate_of_damping)
 
+    def _gap(self, term: Term, scope: Scope) -> Tensor:
+        """``E = prediction - target``, every row as often as it counts, in a buffer."""
+        E = scope.scratch.take("gap", term.prediction)
+        gap(E, term.prediction, term.target, term.rows)
+        return E
+
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         E = term.counted(term.residual())
         gradient = term.weight * (E.T @ v)
@@ -185,7 +197,10 @@ class Affine(Block):
         scope.memory.pop("gram", None)
         scope.memory.pop("factor_key", None)
         c = term.weight / anchor.weight
-        gradient = (v - anchor.value).addmm_(term.residual(), params["W"], alpha=c)
+        E = scope.scratch.take("gap", term.prediction)
+        gap(E, term.prediction, term.target, None)
+        gradient = torch.sub(v, anchor.value, out=scope.scratch.take("gradient", v))
+        gradient.addmm_(E, params["W"], alpha=c)
         if scope.options.a_solver == "exact":
             return [self._exact_a(params["W"], v, gradient, c, anchor, term, scope)]
         return [self._quadratic_a(params["W"], v, gradient, c, anchor, term, scope)]
@@ -198,7 +213,7 @@ class Affine(Block):
         Everything is over nu: ``d`` is the gradient, ``q = nu (c ||W d||^2 + ||d||^2) / ||d||^2`` the curvature
         along it, for all samples together or for each.
         """
-        moved = d @ W.T
+        moved = torch.mm(d, W.T, out=scope.scratch.take("moved", term.prediction))
         d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
         if term.rows is not None:
             d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
@@ -207,9 +222,8 @@ class Affine(Block):
         required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
         tau = backtracked(required, scope.options.t0, scope.options.growth)
         step = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
-        scale = step.to(d.dtype).reshape(-1, 1)
-        a.sub_(d.mul_(scale))
-        term.prediction.sub_(moved.mul_(scale))
+        descend(a, d, step)
+        descend(term.prediction, moved, step)
         squared = d_squared * step.square()
         total = squared.sum()
         return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
@@ -228,16 +242,19 @@ class Affine(Block):
             factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
             scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
         inverse = scope.memory["input"][1]
-        move = gradient.addmm((gradient @ W.T) @ inverse, W, alpha=-c) if narrow else gradient @ inverse
+        move = scope.scratch.take("move", gradient)
+        if narrow:
+            torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
+        else:
+            torch.mm(gradient, inverse, out=move)
         # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
         # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
-        moved = move @ W.T
+        moved = torch.mm(move, W.T, out=scope.scratch.take("moved", term.prediction))
         squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
-        slope = (gradient * move).sum(1, dtype=torch.float64)
+        slope = inner_products(gradient, move)
         step = line_search(slope, c * moved_squared + squared)
-        scale = step.to(W.dtype).unsqueeze(1)
-        a.sub_(move.mul_(scale))
-        term.prediction.sub_(moved.mul_(scale))
+        descend(a, move, step)
+        descend(term.prediction, moved, step)
         counted = step.square() if term.rows is None else step.square() * term.rows[:, 0]
         squared, moved_squared = squared @ counted, moved_squared @ counted
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)

@@ -103,6 +103,9 @@ class Block(ABC):
     counts_rows: bool = False
     """Whether the block knows row multiplicities (``Term.rows``)."""
 
+    own_variables: bool = False
+    """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""
+
     has_statistics: bool = False
     """Whether g depends on statistics of the batch, which :meth:`evaluate` replaces by those of the training data."""
 
@@ -122,6 +125,18 @@ class Block(ABC):
     @abstractmethod
     def forward(self, params: Params, v: Tensor) -> Tensor:
         """``g(B, v)``."""
+
+    def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
+        """``g(B, v)``, written into ``out``: fresh pages of memory cost more than many a g."""
+        return out.copy_(self.forward(params, v))
+
+    def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        """The prediction without its cache; a block with own variables keeps those in ``prediction``."""
+        return self.forward(params, v)
+
+    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
+        """What ties a block's own variables, if it has any: their part of the Lagrangian."""
+        return torch.zeros((), dtype=torch.float64, device=v.device)
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:
         """``g(B, v)`` of the trained network: another than ``forward`` where statistics of the batch are part of g."""

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
+from dladmm.activations.base import checked_weight
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.passes import one_pass
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import squared_norm
 
@@ -31,6 +33,9 @@ class Elementwise(Block):
         output = self.activation(v)
         return output.clone() if output is v else output  # identity: input and output are two variables
 
+    def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
+        return self.activation.write(v, out)
+
     def to_module(self, params: Params) -> nn.Module:
         return self.activation.module()
 
@@ -41,10 +46,16 @@ class Elementwise(Block):
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
         """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14."""
-        z = self.activation.argmin(anchor.value, term.target, term.weight / anchor.weight)
-        squared = squared_norm(z - v, term.rows)
-        v.copy_(z)
-        term.prediction.copy_(self.activation(v))
+        weight = checked_weight(term.weight / anchor.weight)
+        squared = _solve(
+            v,
+            term.prediction,
+            anchor.value,
+            term.target,
+            term.rows,
+            activation=self.activation,
+            weight=weight,
+        )
         return [Step("z", squared, None)]
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
@@ -56,3 +67,15 @@ class Elementwise(Block):
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
         return anchor.weight**2 * squared_norm(distance, term.rows)
+
+
+@one_pass
+def _solve(
+    z: Tensor, f: Tensor, m: Tensor, a: Tensor, rows: Tensor | None, *, activation: Activation, weight: float
+) -> Tensor:
+    """``z = argmin (z - m)^2 + weight (a - f(z))^2`` and ``f = f(z)`` in place; the squared length of the move."""
+    found = activation.project(m, a, weight)
+    squared = squared_norm(found - z, rows)
+    z.copy_(found)
+    activation.write(z, f)
+    return squared

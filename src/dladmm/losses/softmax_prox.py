@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dladmm.passes import one_pass
+
 _MAX_STEPS = 24
 _INNER_STEPS = 4
 
@@ -32,20 +34,31 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     offset = torch.where(labelled, y.log(), 1 + r.log()) - v
     total = y.sum(dim=1, keepdim=True) / r
     s = torch.logsumexp(v, dim=1, keepdim=True)
-    excess, settled = v, False
+    excess, settled = torch.empty_like(v), False
     for step_number in range(_MAX_STEPS):
-        excess = k * torch.expm1(_log_omega(offset + s, k, log_k))
-        w = excess + k
-        excess = torch.where(labelled, excess, w)  # w_i - y_i/r
+        unsettled = _newton_step(excess, s, offset, k, log_k, labelled, total)
         if settled:
             break
-        gap = excess.sum(dim=1, keepdim=True)  # sum_i w_i - 1/r
-        slope = (1 + 1 / w.sum(dim=1, keepdim=True)) * (w / (1 + w)).sum(dim=1, keepdim=True)
-        step = (gap + torch.log1p(gap / total)) / slope
-        s = s + step
-        if step_number % 2:  # a step below 1e-8 leaves an error below 1e-16
-            settled = bool((step.abs() <= 1e-8 + 1e-15 * s.abs()).all())
+        if step_number % 2:
+            settled = not bool(unsettled > 0)
     return v - excess
+
+
+@one_pass
+def _newton_step(
+    excess: Tensor, s: Tensor, offset: Tensor, k: Tensor, log_k: Tensor, labelled: Tensor, total: Tensor
+) -> Tensor:
+    """``excess = w_i - y_i/r`` at s, then one step of s, in place; how many rows have not settled."""
+    torch.mul(k, torch.expm1(_log_omega(offset + s, k, log_k)), out=excess)
+    w = excess + k
+    excess.copy_(torch.where(labelled, excess, w))
+    gap = excess.sum(dim=1, keepdim=True)  # sum_i w_i - 1/r
+    slope = (1 + 1 / w.sum(dim=1, keepdim=True)) * (w / (1 + w)).sum(dim=1, keepdim=True)
+    step = (gap + torch.log1p(gap / total)) / slope
+    s.add_(step)
+    return (step.abs() > 1e-8 + 1e-15 * s.abs()).sum(
+        dtype=torch.float64
+    )  # a step below 1e-8 leaves an error of 1e-16
 
 
 def _log_omega(d: Tensor, k: Tensor, log_k: Tensor) -> Tensor:

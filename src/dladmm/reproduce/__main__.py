@@ -21,7 +21,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, help="folder for the results (runs/reproduce-SCALE)")
     made.add_argument("--data-dir", help="folder of the data sets")
     made.add_argument("--only", help="only cells whose names match, as 'cora-*'")
-    made.add_argument("--share", default="1/1", help="I/N: every N-th cell, so that N commands divide the work")
+    made.add_argument(
+        "--share", default="1/1", help="I/N: every N-th cell, so that N commands divide the work"
+    )
     made.add_argument("--minutes", type=float, help="begin no further cell after so many minutes")
     made.add_argument("--redo", action="store_true", help="run cells again whose settings have changed")
     made.add_argument("--collect", action="store_true", help="run nothing, sum up the cells that are in OUT")
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return run(
             given.experiment, given.scale, device=given.device, out=given.out, data_dir=given.data_dir,
-            only=given.only, share=given.share, minutes=given.minutes, redo=given.redo, collect=given.collect, 
+            only=given.only, share=given.share, minutes=given.minutes, redo=given.redo, collect=given.collect,
             list_=given.list, json_=given.json,
         )  # fmt: skip
     except DladmmError as error:

@@ -1,0 +1,134 @@
+"""Elementwise work on the samples in one pass over memory.
+
+Written as tensor operations, an update reads and writes N rows once an operation, and memory is what such operations wait
+for. A function under :func:`one_pass` is written that way all the same, and is run
+
+- on a CPU part by part, each small enough for the cache, so that memory is passed over once;
+- on a GPU as a whole: as it is written, or as one kernel made by ``torch.compile`` where :func:`compiling` says so.
+
+There is one definition for all devices. Reductions are returned and summed over the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dladmm.subproblems import squared_norm
+
+CACHED = 1 << 18
+"""Entries of a part on a CPU."""
+
+_compiled = False
+
+Pass = Callable[..., Tensor]
+
+
+@contextmanager
+def compiling(wanted: bool = True) -> Iterator[None]:
+    """Within it, passes on a GPU are compiled; the first call of each then takes a second or more."""
+    global _compiled
+    before, _compiled = _compiled, wanted
+    try:
+        yield
+    finally:
+        _compiled = before
+
+
+def one_pass(function: Pass) -> Pass:
+    """``function(*rows, **constants)`` works in place on tensors with N rows each and returns a sum over the rows.
+
+    A tensor among ``rows`` may be None. What is in ``constants`` is the same for every part.
+    """
+
+    @wraps(function)
+    def run(*rows: Tensor | None, **constants: Any) -> Tensor:
+        first = next(tensor for tensor in rows if tensor is not None)
+        if first.is_cuda:
+            chosen = _compile(function) if _compiled else function
+            return chosen(*rows, **constants)
+        step = max(1, CACHED // max(1, first[0].numel())) if len(first) else 1
+        if step >= len(first):
+            return function(*rows, **constants)
+        split = [None if tensor is None else tensor.split(step) for tensor in rows]
+        total: Tensor | None = None
+        for i in range(-(-len(first) // step)):
+            found = function(*(None if parts is None else parts[i] for parts in split), **constants)
+            total = found if total is None else total.add_(found)
+        assert total is not None
+        return total
+
+    return run
+
+
+@cache
+def _compile(function: Pass) -> Pass:
+    made: Pass = torch.compile(function, dynamic=True, fullgraph=True)
+    return made
+
+
+@one_pass
+def gap_sums(prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
+    """The column sums of ``E = prediction - target``, float64, every row as often as it counts."""
+    E = prediction - target
+    return (E if rows is None else E.mul_(rows)).sum(0).double()
+
+
+@one_pass
+def gap(out: Tensor, prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
+    """``out = E``, every row as often as it counts."""
+    torch.sub(prediction, target, out=out)
+    if rows is not None:
+        out.mul_(rows)
+    return _nothing(out)
+
+
+@one_pass
+def squared_distance(x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+    """``||x - y||^2`` as a float64 scalar."""
+    return squared_norm(x - y, rows)
+
+
+@one_pass
+def _inner_products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    out.copy_((x * y).flatten(1).sum(1, dtype=torch.float64))
+    return _nothing(x)
+
+
+def inner_products(x: Tensor, y: Tensor) -> Tensor:
+    """``<x_i, y_i>`` of each row, float64."""
+    out = x.new_empty(len(x), dtype=torch.float64)
+    _inner_products(x, y, out)
+    return out
+
+
+@one_pass
+def _descend(x: Tensor, d: Tensor, *, step: Tensor) -> Tensor:
+    x.addcmul_(d, step, value=-1)
+    return _nothing(x)
+
+
+@one_pass
+def _descend_by_row(x: Tensor, d: Tensor, step: Tensor) -> Tensor:
+    x.addcmul_(d, step, value=-1)
+    return _nothing(x)
+
+
+def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
+    """``x -= step d`` in place; ``step`` is one number or one a row, and the host does not ask a GPU for it."""
+    step = step.to(d.dtype)
+    if step.ndim > 0 and len(step) > 1:
+        _descend_by_row(x, d, step.reshape(-1, *(1,) * (x.ndim - 1)))
+    elif x.is_cuda:
+        _descend(x, d, step=step.reshape(()))
+    else:
+        x.sub_(d, alpha=float(step))
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return x.new_zeros((), dtype=torch.float64)
