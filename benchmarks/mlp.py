@@ -47,6 +47,7 @@ from dladmm.api import fresh_parameters
 from dladmm.chain import mlp
 from dladmm.losses import Risk, get_loss
 from dladmm.options import PAPER, make_options
+from dladmm.replay import WARM_CALLS
 from dladmm.scaling import Scaling
 from dladmm.trainer import Trainer
 
@@ -71,7 +72,7 @@ class Contender:
         self.origins: dict[Operation, Counter[str]] = {}
         self.seconds: list[float] = []
         self.attempts: list[int] = []
-        self.memory, self.recorded_attempts = 0, 1
+        self.memory, self.recorded_attempts, self.starting = 0, 1, 0.0
 
     def step(self) -> int:
         before = 0 if self._attempted is None else self._attempted()
@@ -113,9 +114,9 @@ def random_data(
     return x.to(device, dtype), ((x - 0.5) @ teacher).argmax(1).to(device)
 
 
-def library(mode: str, sizes: list[int], x: Tensor, y: Tensor, seed: int) -> Contender:
+def library(mode: str, sizes: list[int], x: Tensor, y: Tensor, seed: int, **changes: Any) -> Contender:
     """One iteration of ``dladmm.train`` in this mode."""
-    changes = dict(MODES[mode])
+    changes = MODES[mode] | changes
     preset = changes.pop("preset", "default")
     options = make_options(preset, max_iter=NEVER, diagnostics_every=NEVER, **changes)
     chain, loss = mlp(sizes), get_loss("cross_entropy")
@@ -197,6 +198,19 @@ def recorded(build: Callable[[], Contender], device: torch.device) -> Contender:
     return contender
 
 
+def compiled(plain: Contender, build: Callable[[], Contender], device: torch.device) -> Contender:
+    """The same compiled, warm; what it does was recorded before, for a recorder cannot look into compiled code."""
+    contender = build()
+    began = time.perf_counter()
+    for _ in range(WARM_CALLS + 2):
+        contender.step()
+    synchronize(device)
+    contender.starting = time.perf_counter() - began
+    for name in ("memory", "recorded_attempts", "operations", "origins"):
+        setattr(contender, name, getattr(plain, name))
+    return contender
+
+
 def by_kind(operations: Counter[Operation], *, products: bool) -> Counter[Operation]:
     return Counter({op: n for op, n in operations.items() if (op.kind == "product") == products})
 
@@ -236,6 +250,11 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
     synchronize(device)
 
     modes = {m: recorded(lambda m=m: library(m, sizes, x, y, settings.seed), device) for m in settings.modes}
+    if settings.compile:
+        modes = {
+            m: compiled(c, lambda m=m: library(m, sizes, x, y, settings.seed, compile=True), device)
+            for m, c in modes.items()
+        }
     epoch = recorded(lambda: adam(sizes, x, y, settings.seed), device)
     held: list[AuthorsStructure] = []
 
@@ -273,6 +292,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
         factored = bare[m].median + factoring[m].median
         return {
             "iteration_seconds": c.median,
+            "compiling_seconds": c.starting,
             "attempts": c.attempts,
             "recorded_attempts": c.recorded_attempts,
             "seconds_with_recorded_attempts": alike,
@@ -352,6 +372,8 @@ def table(report: dict[str, Any]) -> str:
         alike, attempts = of["seconds_with_recorded_attempts"], of["recorded_attempts"]
         if alike is not None and max(of["attempts"]) > 1:
             lines.append(row(f"  attempts: {attempts}", alike, None))
+        if of["compiling_seconds"]:
+            lines.append(row("  compiling, once", of["compiling_seconds"], None))
         lines.append(row("  bare products", of["bare_seconds"], None))
         if any(op["kind"] != "product" for op in of["operations"]):
             lines.append(row("  factorisations", of["factorisation_seconds"], None))
@@ -392,6 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["quadratic", "exact", "accelerated"])
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
+    parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)

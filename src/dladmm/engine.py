@@ -192,6 +192,16 @@ class Engine:
     def _input(self, state: State, l: int) -> Tensor:
         return self.x if l == 0 else state.outputs[l - 1]
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a sweep never asks the device for a number, so that its launches can be recorded and replayed."""
+        return (
+            all(block.recordable(self.options) for block in self.chain)
+            and self.penalty.quadratic is not None
+            and self.risk.loss.exact
+            and self.risk.solver == "auto"
+        )
+
     def remembered(self, l: int) -> dict[str, Any]:
         """What block l must find again for a resumed run to go on bit for bit."""
         memory = self._memories[l]

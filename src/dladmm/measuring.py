@@ -15,14 +15,15 @@ from dladmm.options import TrainOptions
 from dladmm.subproblems import squared_norm
 
 
-def measure(engine: Engine, state: State, steps: list[Step]) -> dict[str, Value]:
-    """Lagrangian, residuals and what the steps promised, fetched from the device in one piece."""
+def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
+    """What :func:`measure` needs of an iteration, in one float64 tensor on the device."""
     promised = [(s.squared, s.rate) for s in steps if s.rate is not None]
     squared = torch.stack([s for s, _ in promised])
     rates = torch.stack([rate for _, rate in promised])
     moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
     energy = engine.energy(state)
-    values = torch.stack(
+    parameters = [p.abs().max().double() for block in state.params for p in block.values()]
+    return torch.stack(
         [
             energy.lagrangian,
             energy.objective,
@@ -30,9 +31,15 @@ def measure(engine: Engine, state: State, steps: list[Step]) -> dict[str, Value]
             engine.dual_optimality(state),
             squared.sum(),
             moved.min(),
+            torch.stack(parameters).max(),
         ]
-    ).tolist()
-    return {
+    )
+
+
+def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
+    """The row of the history that these signs make, fetched in one piece, and whether all is finite."""
+    values = signs.tolist()
+    row: dict[str, Value] = {
         "lagrangian": values[0],
         "objective": values[1],
         "primal_residual": root(values[2]),
@@ -42,6 +49,7 @@ def measure(engine: Engine, state: State, steps: list[Step]) -> dict[str, Value]
         "rho": state.rho,
         "nu": state.nu,
     }
+    return row, math.isfinite(values[0]) and math.isfinite(values[6])
 
 
 @torch.no_grad()
@@ -57,8 +65,11 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
 
 def score(risk: Risk, output: Tensor, rows: Tensor | None = None) -> tuple[float, float | None]:
     """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
-    weight = risk.weight if rows is None else rows
-    counts = None if weight is None else weight[:, 0].double()
+    output = risk.flat(output)
+    counts = None if risk.weight is None else risk.weight[:, 0].double()
+    if rows is not None:
+        repeated = rows[:, 0].double().repeat_interleave(len(output) // len(rows))
+        counts = repeated if counts is None else counts * repeated
     losses = risk.loss.rows(output, risk.target).double()
     loss = float(losses.mean() if counts is None else losses @ counts / counts.sum())
     if risk.loss.kind != "classification":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dladmm.errors import InputError
+from dladmm.precision import Precision
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.subproblems import SubproblemOptions
 
@@ -50,6 +51,11 @@ class TrainOptions:
     ``diagnostics_every``
         Iterations between evaluations of the network and of the stationarity, which cost products of their own;
         ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
+    ``compile``
+        On a GPU: elementwise work compiled into single kernels, and the launches of a quadratic iteration recorded and
+        replayed. It pays in long runs; the first iterations take seconds.
+    ``precision``
+        On a GPU: ``"tf32"`` lets large float32 products round their factors to TF32. Gram matrices stay in float32.
     """
 
     mode: Mode = "convergent"
@@ -66,6 +72,8 @@ class TrainOptions:
     start: Start = "feasible"
     rho_rule: RhoRule | None = None
     diagnostics_every: int | None = None
+    compile: bool = False
+    precision: Precision = "float32"
 
     def starting_rho(self, H: float) -> float:
         """rho itself, or the default for a loss with this Lipschitz constant."""
@@ -104,6 +112,8 @@ class TrainOptions:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
         if not (isinstance(self.dropout, (int, float)) and 0 <= self.dropout < 1):
             raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
+        if self.precision not in get_args(Precision):
+            raise InputError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}.")
         if self.mode not in get_args(Mode):
             raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
         if self.mode == "accelerated" and (self.start != "feasible" or self.rho_rule is not None):

@@ -1,7 +1,7 @@
 """Elementwise work on the samples in one pass over memory.
 
-Written as tensor operations, an update reads and writes N rows once an operation, and memory is what such operations wait
-for. A function under :func:`one_pass` is written that way all the same, and is run
+Written as tensor operations, an update reads and writes N rows once an operation, and memory is what such operations
+wait for. A function under :func:`one_pass` is written that way all the same, and is run
 
 - on a CPU part by part, each small enough for the cache, so that memory is passed over once;
 - on a GPU as a whole: as it is written, or as one kernel made by ``torch.compile`` where :func:`compiling` says so.
@@ -40,6 +40,11 @@ def compiling(wanted: bool = True) -> Iterator[None]:
         _compiled = before
 
 
+def is_compiling() -> bool:
+    """Whether passes on a GPU are compiled at present."""
+    return _compiled
+
+
 def one_pass(function: Pass) -> Pass:
     """``function(*rows, **constants)`` works in place on tensors with N rows each and returns a sum over the rows.
 
@@ -55,7 +60,7 @@ def one_pass(function: Pass) -> Pass:
         step = max(1, CACHED // max(1, first[0].numel())) if len(first) else 1
         if step >= len(first):
             return function(*rows, **constants)
-        split = [None if tensor is None else tensor.split(step) for tensor in rows]
+        split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
         total: Tensor | None = None
         for i in range(-(-len(first) // step)):
             found = function(*(None if parts is None else parts[i] for parts in split), **constants)

@@ -6,13 +6,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dladmm import passes
 from dladmm.acceleration import Accelerated
 from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, Recomputed, certify
@@ -23,9 +24,11 @@ from dladmm.errors import InputError
 from dladmm.history import History, Value
 from dladmm.iteration import Method, MethodFactory, Plain
 from dladmm.losses import Risk
-from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root
+from dladmm.measuring import converged, diagnostics_interval, evaluate, measure, root, vital_signs
 from dladmm.options import TrainOptions
+from dladmm.precision import product_precision
 from dladmm.regularizers import Regularizer
+from dladmm.replay import Replayed
 from dladmm.scaling import Scaling
 from dladmm.status import Status
 
@@ -104,6 +107,11 @@ class Trainer:
         self._start = float(self.engine.energy(self.state).lagrangian)
         self._requested: Status | None = None
         self._restored = False
+        replays = (
+            self.options.compile and x.is_cuda and isinstance(self.method, Plain) and self.engine.recordable
+        )
+        self._advance: Callable[[], Tensor | None]
+        self._advance = Replayed(self._move, self._depends_on) if replays else self._move
 
     def _own_method(self) -> Method:
         if self.options.mode == "convergent":
@@ -183,14 +191,13 @@ class Trainer:
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
         began = time.perf_counter()
-        steps = self.method.iterate(self.state)
-        if steps is None:
+        with passes.compiling(self.options.compile), product_precision(self.options.precision):
+            signs = self._advance()
+        if signs is None:
             return Status.STALLED
-        self.engine.chain.observe(self.state.params, self.engine.x)
-        row = measure(self.engine, self.state, steps)
+        row, finite = measure(self.state, signs)
         seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
-        lagrangian = row["lagrangian"]
-        if lagrangian is None or not math.isfinite(lagrangian) or not self._finite_parameters():
+        if not finite:
             return Status.NON_FINITE
         due = k % self._every == 0 or k == self.options.max_iter
         if due:
@@ -198,10 +205,24 @@ class Trainer:
         elif self.options.rho_rule is not None:
             row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
-        descent = (self._start if previous is None else previous) - lagrangian
+        descent = (self._start if previous is None else previous) - float(row["lagrangian"] or 0.0)
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
         self._restored = False
         return None
+
+    def _move(self) -> Tensor | None:
+        """One iteration, and what it is measured by; None when there is none any more."""
+        steps = self.method.iterate(self.state)
+        if steps is None:
+            return None
+        self.engine.chain.observe(self.state.params, self.engine.x)
+        return vital_signs(self.engine, self.state, steps)
+
+    def _depends_on(self) -> tuple[Any, ...]:
+        """What a recorded iteration is made for: the numbers in it, and where the state lies."""
+        state = self.state
+        held = [*state.outputs, *state.predictions, state.u, *(p for b in state.params for p in b.values())]
+        return state.rho, state.nu, self.engine.options, *(tensor.data_ptr() for tensor in held)
 
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
@@ -225,10 +246,6 @@ class Trainer:
         """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
         values = [value for value in self.history["lagrangian"][-11:] if value is not None]
         return len(values) == 11 and values[0] - values[-1] < self.options.eps_rel * abs(values[-1])
-
-    def _finite_parameters(self) -> bool:
-        sums = [p.abs().max() for block in self.state.params for p in block.values()]
-        return bool(torch.isfinite(torch.stack(sums)).all())
 
     def _unbounded(self) -> bool:
         return (self.history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(self._start))

@@ -12,6 +12,7 @@ from dladmm.errors import InputError
 from dladmm.passes import descend, gap, gap_sums, inner_products
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import (
+    SubproblemOptions,
     backtracked,
     damped_cholesky,
     full_precision_gram,
@@ -42,6 +43,9 @@ class Affine(Block):
 
     def __repr__(self) -> str:
         return f"Affine({self.n_in}, {self.n_out}{'' if self.bias else ', bias=False'})"
+
+    def recordable(self, options: SubproblemOptions) -> bool:
+        return options.w_solver == options.a_solver == "quadratic"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         deviation = scale * math.sqrt(2.0 / self.n_in)

@@ -118,6 +118,10 @@ class Block(ABC):
     knows_of_input: tuple[str, ...] = ()
     """Entries of the memory that depend on the input alone."""
 
+    def recordable(self, options: SubproblemOptions) -> bool:
+        """Whether no update asks the device for a number."""
+        return False
+
     @abstractmethod
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """Fresh parameters, float64 on the CPU. ``scale`` multiplies the usual (He) deviation."""

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.base import checked_weight
+from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.passes import one_pass
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import squared_norm
+from dladmm.subproblems import SubproblemOptions, squared_norm
 
 
 class Elementwise(Block):
@@ -25,6 +26,9 @@ class Elementwise(Block):
 
     def __repr__(self) -> str:
         return f"Elementwise({self.activation.name})"
+
+    def recordable(self, options: SubproblemOptions) -> bool:
+        return isinstance(self.activation, PiecewiseLinear)
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         return {}
