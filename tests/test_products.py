@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dladmm.blocks import Affine, Block, Scope, Term
 from dladmm.chain import mlp
 from dladmm.engine import Engine
 from dladmm.losses import Risk, get_loss
+from dladmm.regularizers import L2
 from dladmm.subproblems import SubproblemOptions
 
 N = 50
@@ -70,3 +72,35 @@ def test_exact_iteration_forms_each_gram_matrix_once():
     assert products[(20, 20, N)] == 0
     assert products[(30, 30, N)] == 3 * (1 + 2)  # one Gram of a_1; the inverse of a wide layer applied twice
     assert products[(40, 40, N)] == 3
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+def test_with_many_samples_the_first_layer_takes_two_products(solver):
+    """Both of its steps are made on the Gram matrix of the data, which is formed once."""
+    products = count([12, 30, 7], iterations=3, w_solver=solver, a_solver="quadratic")
+    assert products[(12, 30, N)] == 3 * 2
+    assert products[(12, 12, N)] == 0
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("strength", [0.0, 0.3])
+@pytest.mark.parametrize("start", [None, 1.0])
+def test_two_steps_on_the_gram_matrix_are_the_two_steps(solver, rows, strength, start):
+    generator = torch.Generator().manual_seed(1)
+    block, n = Affine(5, 4), 40
+    options = SubproblemOptions(w_solver=solver, alpha0=start)
+    v = torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    target = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    counts = torch.randint(1, 4, (n, 1), generator=generator).double() if rows else None
+    params = block.initial_parameters(generator, 1.0)
+    found = []
+    for turn in (Affine.turn, Block.turn):
+        mine = {name: p.clone() for name, p in params.items()}
+        term = Term(1.7, target, block.forward(mine, v), counts)
+        steps = turn(block, mine, v, term, L2(strength), Scope(options))
+        torch.testing.assert_close(term.prediction, block.forward(mine, v))
+        found.append([*mine.values(), *(value for s in steps for value in (s.squared, s.rate))])
+        assert [s.variable for s in steps] == ["b", "W", "W", "b"]
+    for mine, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)

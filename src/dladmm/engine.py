@@ -147,23 +147,30 @@ class Engine:
         self._shares, self._forces = [1.0] * len(self.chain), forces
         for l in reversed(layers):
             steps += self._update_output(state, l)
-            steps += self._update_parameters(state, l, forward=False)
+            if l > 0:
+                steps += self._update_parameters(state, l, forward=False)
+        steps += self._update_parameters(state, 0, forward=None)
         for l in layers:
-            steps += self._update_parameters(state, l, forward=True)
+            if l > 0:
+                steps += self._update_parameters(state, l, forward=True)
             steps += self._update_output(state, l)
         state.u.add_(state.residual, alpha=state.rho)
         return steps
 
-    def _update_parameters(self, state: State, l: int, *, forward: bool) -> list[Step]:
-        """``B_l``: solved by block l, which knows how its output depends on its parameters."""
+    def _update_parameters(self, state: State, l: int, *, forward: bool | None) -> list[Step]:
+        """``B_l``: solved by block l, which knows how its output depends on its parameters.
+
+        The first block's two updates follow one another (``forward=None``) and are left to it together.
+        """
         last = l == len(self.chain) - 1
-        scope = Scope(self.options, forward, self._memories[l], last, self._scratch)
+        scope = Scope(self.options, bool(forward), self._memories[l], last, self._scratch)
         term = self._term(state, l)
         block = self.chain.blocks[l]
         if self._forces is not None and not forward and block.penalised:
             self._shares[l] = _share(term, self._forces[l])
         penalty = self.penalty.times(self._shares[l])
-        return block.update_parameters(state.params[l], self._input(state, l), term, penalty, scope)
+        update = block.turn if forward is None else block.update_parameters
+        return update(state.params[l], self._input(state, l), term, penalty, scope)
 
     def _update_output(self, state: State, l: int) -> list[Step]:
         """``V_l``: solved by the block that follows, or by the loss when none does."""

@@ -40,9 +40,14 @@ def compiling(wanted: bool = True) -> Iterator[None]:
         _compiled = before
 
 
-def is_compiling() -> bool:
-    """Whether passes on a GPU are compiled at present."""
-    return _compiled
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether operations are launched, not done, when they return: asking for a number then means waiting."""
+    return tensor.is_cuda
+
+
+def blind(tensor: Tensor) -> bool:
+    """Whether work on this tensor must not ask for numbers: passes are compiled, and launches may be recorded."""
+    return _compiled and on_gpu(tensor)
 
 
 def one_pass(function: Pass) -> Pass:
@@ -54,7 +59,7 @@ def one_pass(function: Pass) -> Pass:
     @wraps(function)
     def run(*rows: Tensor | None, **constants: Any) -> Tensor:
         first = next(tensor for tensor in rows if tensor is not None)
-        if first.is_cuda:
+        if on_gpu(first):
             chosen = _compile(function) if _compiled else function
             return chosen(*rows, **constants)
         step = max(1, CACHED // max(1, first[0].numel())) if len(first) else 1
@@ -129,7 +134,7 @@ def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
     step = step.to(d.dtype)
     if step.ndim > 0 and len(step) > 1:
         _descend_by_row(x, d, step.reshape(-1, *(1,) * (x.ndim - 1)))
-    elif x.is_cuda:
+    elif on_gpu(x):
         _descend(x, d, step=step.reshape(()))
     else:
         x.sub_(d, alpha=float(step))

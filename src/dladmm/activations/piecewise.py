@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -85,10 +86,12 @@ class PiecewiseLinear(Activation):
             result.masked_fill_(beyond(z, start), value)
         return result
 
+    @cache  # noqa: B019  # of a handful of activations, which are values
     def _starts(self, dtype: torch.dtype) -> list[float]:
         """Where the pieces start, rounded to the dtype so that comparisons mean the same everywhere."""
         return [torch.tensor(piece.start, dtype=dtype, device="cpu").item() for piece in self.pieces()]
 
+    @cache  # noqa: B019
     def _ends(self, dtype: torch.dtype) -> tuple[list[float], list[float]]:
         """The lowest and the highest z of every piece."""
         starts = self._starts(dtype)

@@ -80,10 +80,9 @@ class Affine(Block):
     ) -> list[Step]:
         """Algorithm 2: lines 7, 10 and 12 backward (b, then W), lines 15, 17 and 21 forward (W, then b)."""
         scope.memory.pop("input", None)
-        solve_W = self._exact_W if scope.options.w_solver == "exact" else self._quadratic_W
         if scope.forward:
-            return [solve_W(params, v, term, penalty, scope), *self._mean_b(params, term)]
-        return [*self._mean_b(params, term), solve_W(params, v, term, penalty, scope)]
+            return [self._solve_W(params, v, term, penalty, scope), *self._mean_b(params, term)]
+        return [*self._mean_b(params, term), self._solve_W(params, v, term, penalty, scope)]
 
     def _mean_b(self, params: Params, term: Term) -> list[Step]:
         """``argmin_b (c/2)||m + b' - target||^2``: the mean residual over the samples.
@@ -99,27 +98,105 @@ class Affine(Block):
         term.prediction += shift
         return [Step("b", squared_norm(shift), total.new_ones(()) * (term.weight / 2 * samples))]
 
-    def _quadratic_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
-        """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form.
+    def turn(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> list[Step]:
+        """Lines 10 and 12, then 15 and 17 of Algorithm 2 for l = 1: b, W, W, b with nothing in between.
 
-        ``d = E^T A + (lambda/c) W`` is the gradient over c, and ``q = c ||A d^T||^2 / ||d||^2`` the curvature along
-        it; the product ``A d^T`` also moves the cached m.
+        The two steps of W are made on the Gram matrix of the data, ``||A h^T||^2 = <h A^T A, h>``, which the second
+        gradient follows from as well: two products with the samples instead of four. With few samples those are cheap.
         """
-        W, c = params["W"], term.weight
+        if penalty.quadratic is None or len(v) < 4 * self.n_in:
+            return super().turn(params, v, term, penalty, scope)
+        scope.memory.pop("input", None)
+        W, gram = params["W"], self._gram(v, term, scope)
+        steps, before = self._mean_b(params, term), W.clone()
+        product = (self._gap(term, scope).T @ v).double()
+        for _ in range(2):
+            d = torch.add(product, W, alpha=penalty.quadratic / term.weight)
+            heading = self._heading(d, v, term, penalty, scope).double()
+            moved_squared = ((heading @ gram) * heading).sum()
+            multiple, step = self._multiple(d, heading, moved_squared, term, penalty, scope)
+            move = (heading * multiple).to(W.dtype)
+            W.add_(move)
+            product.addmm_(move.double(), gram)
+            steps.append(step)
+        term.prediction.addmm_(v, (W - before).T)
+        return [*steps, *self._mean_b(params, term)]
+
+    def _solve_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+        """``argmin_W (c/2)||A W^T + b - target||^2 + Omega(W)``, Equations 8 and 10, or its majoriser's, 9 and 11.
+
+        Either way W moves along a heading, and the product of A with it, which says how far, moves the cached m too.
+        """
+        W = params["W"]
         d = self._gap(term, scope).T @ A
         if penalty.quadratic is None:
-            return self._proximal_W(params, A, d, term, penalty, scope)
+            solve = self._exact_proximal_W if scope.options.w_solver == "exact" else self._proximal_W
+            return solve(params, A, d, term, penalty, scope)
         if penalty.quadratic > 0:
-            d.add_(W, alpha=penalty.quadratic / c)
-        moved = torch.mm(A, d.T, out=scope.scratch.take("moved", term.prediction))
-        d_squared = squared_norm(d)
-        alpha = backtracked(
-            c * ratio(squared_norm(moved, term.rows), d_squared), scope.options.alpha0, scope.options.growth
-        )
-        step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
-        W.sub_(d * step.to(d.dtype))
-        descend(term.prediction, moved, step)
-        return Step("W", d_squared * step.square(), (alpha + penalty.quadratic) / 2)
+            d.add_(W, alpha=penalty.quadratic / term.weight)
+        heading = self._heading(d, A, term, penalty, scope)
+        moved = torch.mm(A, heading.to(W.dtype).T, out=scope.scratch.take("moved", term.prediction))
+        moved_squared = squared_norm(moved, term.rows)
+        multiple, step = self._multiple(d, heading, moved_squared, term, penalty, scope)
+        W.add_((heading * multiple).to(W.dtype))
+        descend(term.prediction, moved, -multiple)
+        return step
+
+    def _heading(self, d: Tensor, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Tensor:
+        """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c."""
+        if scope.options.w_solver == "quadratic":
+            return -d
+        factor, _ = self._factor(A, term, penalty, scope)
+        return -torch.cholesky_solve(d.double().T, factor).T
+
+    def _multiple(
+        self,
+        d: Tensor,
+        heading: Tensor,
+        moved_squared: Tensor,
+        term: Term,
+        penalty: Regularizer,
+        scope: Scope,
+    ) -> tuple[Tensor, Step]:
+        """How far along the heading, from ``||A heading^T||^2``, and what that promises.
+
+        Quadratic: ``argmin_W P(W; theta) + Omega(W)``, theta by Algorithms 4 and 6 in closed form: the curvature along
+        d is ``q = c ||A d^T||^2 / ||d||^2``. Exact: the best multiple, which is 1 up to rounding.
+        """
+        c, curvature = term.weight, penalty.quadratic or 0.0
+        squared = squared_norm(heading)
+        if scope.options.w_solver == "quadratic":
+            alpha = backtracked(c * ratio(moved_squared, squared), scope.options.alpha0, scope.options.growth)
+            multiple = torch.where(squared > 0, c / (alpha + curvature), torch.zeros_like(alpha))
+            return multiple, Step("W", squared * multiple.square(), (alpha + curvature) / 2)
+        _, total = scope.memory["factor"]
+        multiple = line_search(-(d * heading).sum(dtype=torch.float64), moved_squared + total * squared)
+        rate = c * (ratio(moved_squared, squared) / 2 + total) - curvature / 2
+        return multiple, Step("W", squared * multiple.square(), rate)
+
+    def _gram(self, A: Tensor, term: Term, scope: Scope) -> Tensor:
+        """``A^T A``, which lives in the block's memory while the input stays.
+
+        For the first layer that is always, for the others from the forward sweep to the next backward sweep.
+        """
+        found: Tensor | None = scope.memory.get("gram")
+        if found is None:
+            found = scope.memory["gram"] = full_precision_gram(A, term.rows)
+        return found
+
+    def _damping(self, gram: Tensor, scope: Scope) -> Tensor:
+        return scope.options.damping_of(self.n_in, last=scope.last) * gram.diagonal().mean()
+
+    def _factor(self, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> tuple[Tensor, Tensor]:
+        """Cholesky factor, in float64, of ``A^T A + t I``, and t: (lambda + delta)/c with the damping delta."""
+        gram = self._gram(A, term, scope)
+        extra = (penalty.quadratic or 0.0) / term.weight
+        key = (extra, scope.options.damping_of(self.n_in, last=scope.last))
+        if scope.memory.get("factor_key") != key:
+            scope.memory["factor"] = damped_cholesky(gram, self._damping(gram, scope) + extra, A.dtype)
+            scope.memory["factor_key"] = key
+        found: tuple[Tensor, Tensor] = scope.memory["factor"]
+        return found
 
     def _proximal_W(
         self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
@@ -144,43 +221,18 @@ class Affine(Block):
             alpha *= options.growth
         return Step("W", torch.zeros_like(squared), torch.full_like(squared, alpha / 2))
 
-    def _exact_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
-        """``argmin_W (c/2)||A W^T + b - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``, Equations 8 and 10 solved.
-
-        Solved for the move away from W_k, ``(c A^T A + lambda I + delta I)`` factored in float64; delta is the
-        damping. The Gram matrix lives in the block's memory while the input stays: for the first layer always,
-        for the others from the forward sweep to the next backward sweep.
-        """
-        W, c = params["W"], term.weight
-        gram = scope.memory.get("gram")
-        if gram is None:
-            gram = scope.memory["gram"] = full_precision_gram(A, term.rows)
-        damping = scope.options.damping_of(self.n_in, last=scope.last)
-        shift = damping * gram.diagonal().mean()
-        d = (self._gap(term, scope).T @ A).double()
-        if penalty.quadratic is None:
-            move, delta = proximal_on_gram(W.double(), d, gram, c, shift, penalty)
-            rate_of_damping = delta / 2
-        else:
-            d.add_(W, alpha=penalty.quadratic / c)
-            key = (c, penalty.quadratic, damping)
-            if scope.memory.get("factor_key") != key:
-                extra = penalty.quadratic / c
-                scope.memory["factor"] = damped_cholesky(gram, shift + extra, A.dtype)
-                scope.memory["factor_key"] = key
-            factor, total = scope.memory["factor"]
-            move = -torch.cholesky_solve(d.T, factor).T
-            delta = c * total - penalty.quadratic
-            rate_of_damping = delta + penalty.quadratic / 2
+    def _exact_proximal_W(
+        self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> Step:
+        """Equations 8 and 10 with such a penalty: solved on the Gram matrix, whatever the number of samples."""
+        W, c, gram = params["W"], term.weight, self._gram(A, term, scope)
+        damping = self._damping(gram, scope)
+        move, delta = proximal_on_gram(W.double(), d.double(), gram, c, damping, penalty)
         moved = A @ move.to(W.dtype).T
         squared, moved_squared = squared_norm(move), squared_norm(moved, term.rows)
-        if penalty.quadratic is not None:
-            step = line_search(-(d * move).sum(), moved_squared + total * squared)
-            move, moved = move * step, moved.mul_(step.to(W.dtype))
-            squared, moved_squared = squared * step.square(), moved_squared * step.square()
         W.add_(move.to(W.dtype))
         term.prediction.add_(moved)
-        return Step("W", squared, c * ratio(moved_squared, squared) / 2 + rate_of_damping)
+        return Step("W", squared, c * ratio(moved_squared, squared) / 2 + delta / 2)
 
     def _gap(self, term: Term, scope: Scope) -> Tensor:
         """``E = prediction - target``, every row as often as it counts, in a buffer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -155,6 +155,11 @@ class Block(ABC):
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
     ) -> list[Step]:
         """Step towards ``argmin_B (weight/2)||target - g(B, v)||^2 + Omega(B)``."""
+
+    def turn(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> list[Step]:
+        """Both updates of the first block: the last backward, the first forward, with nothing in between."""
+        both = (replace(scope, forward=forward) for forward in (False, True))
+        return [step for each in both for step in self.update_parameters(params, v, term, penalty, each)]
 
     @abstractmethod
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:

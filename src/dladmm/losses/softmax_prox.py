@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dladmm.passes import is_compiling, one_pass
+from dladmm.passes import blind, one_pass
 
 _MAX_STEPS = 24
 _INNER_STEPS = 4
@@ -29,7 +29,7 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     w_i - y_i/r = k_i expm1(t_i) does not cancel when p is close to y, however small r is.
     """
     v, y = v.double(), y.double()
-    r = torch.as_tensor(r, dtype=torch.float64, device=v.device)
+    r = r.double() if isinstance(r, Tensor) else v.new_full((), r)  # no copy from the host
     labelled = y > 1e-30
     k = torch.where(labelled, y / r, 1.0)
     log_k = k.log()
@@ -37,9 +37,7 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     total = y.sum(dim=1, keepdim=True) / r
     s = torch.logsumexp(v, dim=1, keepdim=True)
     excess, settled = torch.empty_like(v), False
-    asks = not (
-        v.is_cuda and is_compiling()
-    )  # a step compiled is cheaper than asking the device whether to go on
+    asks = not blind(v)  # a compiled step is cheaper than asking the device whether to go on
     for step_number in range(_MAX_STEPS if asks else _BLIND_STEPS):
         unsettled = _newton_step(excess, s, offset, k, log_k, labelled, total)
         if settled:
