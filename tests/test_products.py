@@ -29,9 +29,8 @@ class ProductCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         if name in ("mm", "addmm", "addmm_", "bmm", "baddbmm", "matmul", "mv", "einsum"):
-            matrices = [a for a in args if isinstance(a, torch.Tensor) and a.ndim >= 2][-2:]
-            left, right = matrices
-            sizes = (*left.shape, right.shape[-1])
+            left, right = [a for a in args if isinstance(a, torch.Tensor)][-2:]
+            sizes = (*left.shape, right.shape[-1] if right.ndim > 1 else 1)
             if N in sizes:
                 self.products[tuple(sorted(sizes))] += 1
         return func(*args, **(kwargs or {}))

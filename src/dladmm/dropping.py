@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dladmm.passes import nothing, one_pass
+
 LOW = 0xFFFFFFFF
 """Numbers are mixed modulo 2^32, in int64 where no product overflows into what is kept."""
 
@@ -30,18 +32,26 @@ class RowDrops:
         projected = torch.cat([part.double() @ direction for part in torch.split(x, step)])
         self._rows = _mixed((projected * RESOLUTION).round().long() + seed)[:, None]
         self._columns = _mixed(torch.arange(x.shape[1], device=x.device) + 1)
-        self._step = step
+        self._dropped = torch.empty_like(x)
 
     def apply(self, x: Tensor, share: float, turn: int) -> Tensor:
-        """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``."""
-        x, shape = x.flatten(1), x.shape
-        dropped = torch.empty_like(x)
-        rows, columns = self._rows, _mixed(self._columns + turn)
-        for begin in range(0, len(x), self._step):
-            part = slice(begin, begin + self._step)
-            kept = _mixed(rows[part] ^ columns) >= share * (LOW + 1)
-            torch.mul(x[part], kept, out=dropped[part])
-        return dropped.div_(1 - share).reshape(shape)
+        """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``.
+
+        The answer is lent: the next call writes over it.
+        """
+        columns = _mixed(self._columns + turn)
+        limit, factor = (
+            x.new_full((), number, dtype=torch.float64) for number in (share * (LOW + 1), 1 / (1 - share))
+        )
+        _drop(self._dropped, x.flatten(1), self._rows, columns=columns, limit=limit, factor=factor)
+        return self._dropped.reshape(x.shape)
+
+
+@one_pass
+def _drop(out: Tensor, x: Tensor, rows: Tensor, *, columns: Tensor, limit: Tensor, factor: Tensor) -> Tensor:
+    kept = _mixed(rows ^ columns) >= limit
+    torch.mul(x, kept, out=out).mul_(factor)
+    return nothing(out)
 
 
 def _mixed(numbers: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from dladmm.blocks.scratch import Scratch
 from dladmm.chain import Chain
 from dladmm.errors import InputError
 from dladmm.losses import Risk
-from dladmm.passes import squared_distance
+from dladmm.passes import pull, squared_distance
 from dladmm.regularizers import NoPenalty, Regularizer
 from dladmm.subproblems import SubproblemOptions, ratio, squared_norm
 
@@ -47,15 +47,18 @@ class State:
     rho: float
     nu: float
     stiffness: float = 1.0
+    links: tuple[float, ...] = ()
 
     def weight(self, l: int) -> float:
         """What link l weighs: rho for the last, else nu, times ``stiffness`` once for each link that follows.
 
         The paper has one nu for all, stiffness 1. A larger one makes links stiffer towards the input, so that a
-        backward sweep hands the gradient of R down without weakening it (docs/theory.md).
+        backward sweep hands the gradient of R down without weakening it (docs/theory.md). ``links``, where given, are
+        factors for single links.
         """
         after = len(self.params) - 1 - l
-        return self.rho if after == 0 else self.nu * self.stiffness**after
+        own = self.links[l] if self.links else 1.0
+        return self.rho if after == 0 else self.nu * self.stiffness**after * own
 
     @property
     def W(self) -> list[Tensor]:
@@ -235,8 +238,7 @@ class Engine:
         force = self.risk.gradient(state.outputs[-1])
         forces = [force]
         for l in range(len(blocks) - 1, 0, -1):
-            term = Term(1.0, state.predictions[l] - force, state.predictions[l])
-            force = blocks[l].input_gradient(state.params[l], state.outputs[l - 1], term)
+            force = blocks[l].pull_back(state.params[l], state.outputs[l - 1], state.predictions[l], force)
             forces.insert(0, force)
         return forces
 
@@ -358,9 +360,8 @@ class Engine:
 
 def _share(term: Term, force: Tensor) -> float:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
-    pull = term.counted((term.residual() * force).flatten(1).sum(1)[:, None]).sum(dtype=torch.float64)
-    share = term.weight * ratio(pull, squared_norm(force, term.rows), 1.0 / term.weight)
-    return float(share.clamp(0.0, 1.0))
+    pulled, squared = pull(term.prediction, term.target, force, term.rows)
+    return float((term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0))
 
 
 def last_layer_rate(rho: float, H: float) -> float:

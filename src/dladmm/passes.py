@@ -21,8 +21,8 @@ from torch import Tensor
 
 from dladmm.subproblems import squared_norm
 
-CACHED = 1 << 18
-"""Entries of a part on a CPU."""
+CACHED, WHOLE = 1 << 18, 1 << 24
+"""Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
 
 _compiled = False
 
@@ -59,10 +59,10 @@ def one_pass(function: Pass) -> Pass:
     @wraps(function)
     def run(*rows: Tensor | None, **constants: Any) -> Tensor:
         first = next(tensor for tensor in rows if tensor is not None)
-        if on_gpu(first):
-            chosen = _compile(function) if _compiled else function
-            return chosen(*rows, **constants)
-        step = max(1, CACHED // max(1, first[0].numel())) if len(first) else 1
+        if blind(first):
+            return _compile(function)(*rows, **constants)
+        entries = WHOLE if on_gpu(first) else CACHED
+        step = max(1, entries // max(1, first[0].numel())) if len(first) else 1
         if step >= len(first):
             return function(*rows, **constants)
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
@@ -78,24 +78,39 @@ def one_pass(function: Pass) -> Pass:
 
 @cache
 def _compile(function: Pass) -> Pass:
-    made: Pass = torch.compile(function, dynamic=True, fullgraph=True)
+    made: Pass = torch.compile(function)
     return made
 
 
 @one_pass
-def gap_sums(prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
-    """The column sums of ``E = prediction - target``, float64, every row as often as it counts."""
-    E = prediction - target
-    return (E if rows is None else E.mul_(rows)).sum(0).double()
-
-
-@one_pass
 def gap(out: Tensor, prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
-    """``out = E``, every row as often as it counts."""
+    """``out = E = prediction - target``, every row as often as it counts, and its column sums, float64."""
     torch.sub(prediction, target, out=out)
     if rows is not None:
         out.mul_(rows)
-    return _nothing(out)
+    return out.sum(0).double()
+
+
+@one_pass
+def column_sums(x: Tensor, rows: Tensor | None) -> Tensor:
+    """``sum_i x_i``, every row as often as it counts, float64."""
+    return (x if rows is None else x * rows).sum(0).double()
+
+
+@one_pass
+def advance(x: Tensor, move: Tensor, *, multiple: Tensor, shift: Tensor | None) -> Tensor:
+    """``x += multiple move + shift``."""
+    x.addcmul_(move, multiple)
+    if shift is not None:
+        x.add_(shift)
+    return nothing(x)
+
+
+@one_pass
+def pull(prediction: Tensor, target: Tensor, force: Tensor, rows: Tensor | None) -> Tensor:
+    """``<E, force>`` and ``||force||^2``, every row as often as it counts."""
+    both = torch.stack([((prediction - target) * force).flatten(1).sum(1), force.square().flatten(1).sum(1)])
+    return both.sum(1, dtype=torch.float64) if rows is None else both.double() @ rows[:, 0].double()
 
 
 @one_pass
@@ -107,7 +122,7 @@ def squared_distance(x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
 @one_pass
 def _inner_products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
     out.copy_((x * y).flatten(1).sum(1, dtype=torch.float64))
-    return _nothing(x)
+    return nothing(x)
 
 
 def inner_products(x: Tensor, y: Tensor) -> Tensor:
@@ -120,13 +135,13 @@ def inner_products(x: Tensor, y: Tensor) -> Tensor:
 @one_pass
 def _descend(x: Tensor, d: Tensor, *, step: Tensor) -> Tensor:
     x.addcmul_(d, step, value=-1)
-    return _nothing(x)
+    return nothing(x)
 
 
 @one_pass
 def _descend_by_row(x: Tensor, d: Tensor, step: Tensor) -> Tensor:
     x.addcmul_(d, step, value=-1)
-    return _nothing(x)
+    return nothing(x)
 
 
 def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
@@ -140,5 +155,6 @@ def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
         x.sub_(d, alpha=float(step))
 
 
-def _nothing(x: Tensor) -> Tensor:
+def nothing(x: Tensor) -> Tensor:
+    """What a pass returns that sums nothing."""
     return x.new_zeros((), dtype=torch.float64)

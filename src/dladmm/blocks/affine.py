@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.errors import InputError
-from dladmm.passes import descend, gap, gap_sums, inner_products
+from dladmm.passes import advance, column_sums, descend, gap, inner_products
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import (
     SubproblemOptions,
@@ -22,6 +23,15 @@ from dladmm.subproblems import (
 )
 
 
+class Move(NamedTuple):
+    """W has moved by ``multiple * heading``; ``product`` is ``A heading^T``."""
+
+    heading: Tensor
+    product: Tensor
+    multiple: Tensor
+    step: Step
+
+
 class Affine(Block):
     """``g((W, b), a) = a W^T + b``, quadratic in W, in b and in a.
 
@@ -31,7 +41,7 @@ class Affine(Block):
 
     linear = True
     counts_rows = True
-    knows_of_input = ("gram", "factor", "factor_key")
+    knows_of_input = ("gram", "factor", "factor_key", "sums")
     penalised = ("W",)
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:
@@ -78,25 +88,30 @@ class Affine(Block):
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
     ) -> list[Step]:
-        """Algorithm 2: lines 7, 10 and 12 backward (b, then W), lines 15, 17 and 21 forward (W, then b)."""
-        scope.memory.pop("input", None)
-        if scope.forward:
-            return [self._solve_W(params, v, term, penalty, scope), *self._mean_b(params, term)]
-        return [*self._mean_b(params, term), self._solve_W(params, v, term, penalty, scope)]
+        """Algorithm 2: lines 7, 10 and 12 backward (b, then W), lines 15, 17 and 21 forward (W, then b).
 
-    def _mean_b(self, params: Params, term: Term) -> list[Step]:
-        """``argmin_b (c/2)||m + b' - target||^2``: the mean residual over the samples.
-
-        The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
-        constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser.
+        What b and W do to the column sums of E is known from those of A. So the gap is formed once and the cached m
+        moved once for both.
         """
-        if not self.bias:
-            return []
-        total, samples = gap_sums(term.prediction, term.target, term.rows), term.samples()
-        shift = -(total / samples).to(term.target.dtype)
-        params["b"] += shift
-        term.prediction += shift
-        return [Step("b", squared_norm(shift), total.new_ones(()) * (term.weight / 2 * samples))]
+        scope.memory.pop("input", None)
+        E, sums = self._gap(term, scope)
+        ones_A = column_sums(v, term.rows) if self.bias else None
+        steps: list[Step] = []
+        shift = None
+        if ones_A is not None and not scope.forward:
+            shift, step = self._mean_b(params, sums, term)
+            steps.append(step)
+        d = E.T @ v
+        if ones_A is not None and shift is not None:
+            d.addr_(shift, ones_A.to(d.dtype))
+        move = self._solve_W(params, v, d, term, penalty, scope)
+        steps.append(move.step)
+        if ones_A is not None and scope.forward:
+            sums = sums + move.multiple * (move.heading.double() @ ones_A)
+            shift, step = self._mean_b(params, sums, term)
+            steps.append(step)
+        advance(term.prediction, move.product, multiple=move.multiple.to(d.dtype), shift=shift)
+        return steps
 
     def turn(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> list[Step]:
         """Lines 10 and 12, then 15 and 17 of Algorithm 2 for l = 1: b, W, W, b with nothing in between.
@@ -107,9 +122,15 @@ class Affine(Block):
         if penalty.quadratic is None or len(v) < 4 * self.n_in:
             return super().turn(params, v, term, penalty, scope)
         scope.memory.pop("input", None)
-        W, gram = params["W"], self._gram(v, term, scope)
-        steps, before = self._mean_b(params, term), W.clone()
-        product = (self._gap(term, scope).T @ v).double()
+        W, gram, before = params["W"], self._gram(v, term, scope), params["W"].clone()
+        E, sums = self._gap(term, scope)
+        product, steps, shifts = (E.T @ v).double(), [], []
+        if self.bias:
+            ones_A = self._ones(v, term, scope)
+            shift, step = self._mean_b(params, sums, term)
+            steps.append(step)
+            shifts.append(shift)
+            product.addr_(shift.double(), ones_A)
         for _ in range(2):
             d = torch.add(product, W, alpha=penalty.quadratic / term.weight)
             heading = self._heading(d, v, term, penalty, scope).double()
@@ -119,28 +140,48 @@ class Affine(Block):
             W.add_(move)
             product.addmm_(move.double(), gram)
             steps.append(step)
-        term.prediction.addmm_(v, (W - before).T)
-        return [*steps, *self._mean_b(params, term)]
+        D = W - before
+        term.prediction.addmm_(v, D.T)
+        if self.bias:
+            sums = sums + term.samples() * shift.double() + D.double() @ ones_A
+            shift, step = self._mean_b(params, sums, term)
+            steps.append(step)
+            shifts.append(shift)
+            term.prediction.add_(sum(shifts))
+        return steps
 
-    def _solve_W(self, params: Params, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+    def _mean_b(self, params: Params, sums: Tensor, term: Term) -> tuple[Tensor, Step]:
+        """``argmin_b (c/2)||m + b' - target||^2``: the mean residual over the samples, from its column sums.
+
+        The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
+        constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser. The cached m is left to the
+        caller.
+        """
+        samples = term.samples()
+        shift = -(sums / samples).to(term.target.dtype)
+        params["b"] += shift
+        rate = sums.new_ones(()) * (term.weight / 2 * samples)
+        return shift, Step("b", squared_norm(shift), rate)
+
+    def _solve_W(
+        self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> Move:
         """``argmin_W (c/2)||A W^T + b - target||^2 + Omega(W)``, Equations 8 and 10, or its majoriser's, 9 and 11.
 
-        Either way W moves along a heading, and the product of A with it, which says how far, moves the cached m too.
+        ``d = E^T A``. Either way W moves along a heading, and the product of A with it, which says how far, is what
+        the cached m moves by.
         """
         W = params["W"]
-        d = self._gap(term, scope).T @ A
         if penalty.quadratic is None:
             solve = self._exact_proximal_W if scope.options.w_solver == "exact" else self._proximal_W
             return solve(params, A, d, term, penalty, scope)
         if penalty.quadratic > 0:
             d.add_(W, alpha=penalty.quadratic / term.weight)
         heading = self._heading(d, A, term, penalty, scope)
-        moved = torch.mm(A, heading.to(W.dtype).T, out=scope.scratch.take("moved", term.prediction))
-        moved_squared = squared_norm(moved, term.rows)
-        multiple, step = self._multiple(d, heading, moved_squared, term, penalty, scope)
+        product = torch.mm(A, heading.to(W.dtype).T, out=scope.scratch.take("moved", term.prediction))
+        multiple, step = self._multiple(d, heading, squared_norm(product, term.rows), term, penalty, scope)
         W.add_((heading * multiple).to(W.dtype))
-        descend(term.prediction, moved, -multiple)
-        return step
+        return Move(heading, product, multiple, step)
 
     def _heading(self, d: Tensor, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Tensor:
         """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c."""
@@ -200,7 +241,7 @@ class Affine(Block):
 
     def _proximal_W(
         self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
-    ) -> Step:
+    ) -> Move:
         """The same for a penalty without a quadratic form: the step depends on alpha, so the loop is run.
 
         Its test ``phi <= P`` is ``c ||A (zeta - W)^T||^2 <= alpha ||zeta - W||^2``, free of cancellation.
@@ -216,14 +257,14 @@ class Affine(Block):
             squared = squared_norm(move)
             if float(c * squared_norm(moved, term.rows)) <= alpha * float(squared) * (1 + 1e-6):
                 W.add_(move)
-                term.prediction.add_(moved)
-                return Step("W", squared, torch.full_like(squared, alpha / 2))
+                return Move(move, moved, *_taken(squared, torch.full_like(squared, alpha / 2)))
             alpha *= options.growth
-        return Step("W", torch.zeros_like(squared), torch.full_like(squared, alpha / 2))
+        nothing = torch.zeros_like(squared)
+        return Move(move, moved, nothing, Step("W", nothing, torch.full_like(squared, alpha / 2)))
 
     def _exact_proximal_W(
         self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
-    ) -> Step:
+    ) -> Move:
         """Equations 8 and 10 with such a penalty: solved on the Gram matrix, whatever the number of samples."""
         W, c, gram = params["W"], term.weight, self._gram(A, term, scope)
         damping = self._damping(gram, scope)
@@ -231,14 +272,19 @@ class Affine(Block):
         moved = A @ move.to(W.dtype).T
         squared, moved_squared = squared_norm(move), squared_norm(moved, term.rows)
         W.add_(move.to(W.dtype))
-        term.prediction.add_(moved)
-        return Step("W", squared, c * ratio(moved_squared, squared) / 2 + delta / 2)
+        return Move(move, moved, *_taken(squared, c * ratio(moved_squared, squared) / 2 + delta / 2))
 
-    def _gap(self, term: Term, scope: Scope) -> Tensor:
-        """``E = prediction - target``, every row as often as it counts, in a buffer."""
+    def _ones(self, A: Tensor, term: Term, scope: Scope) -> Tensor:
+        """The column sums of the data, which stay."""
+        found: Tensor | None = scope.memory.get("sums")
+        if found is None:
+            found = scope.memory["sums"] = column_sums(A, term.rows)
+        return found
+
+    def _gap(self, term: Term, scope: Scope) -> tuple[Tensor, Tensor]:
+        """``E = prediction - target``, every row as often as it counts, in a buffer, and its column sums."""
         E = scope.scratch.take("gap", term.prediction)
-        gap(E, term.prediction, term.target, term.rows)
-        return E
+        return E, gap(E, term.prediction, term.target, term.rows)
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         E = term.counted(term.residual())
@@ -250,8 +296,8 @@ class Affine(Block):
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
         """Algorithm 2, lines 5 and 19: ``argmin_a (nu/2)||a - f(z)||^2 + (c/2)||a W^T + b - target||^2``."""
-        scope.memory.pop("gram", None)
-        scope.memory.pop("factor_key", None)
+        for stale in ("gram", "factor_key", "sums"):
+            scope.memory.pop(stale, None)
         c = term.weight / anchor.weight
         E = scope.scratch.take("gap", term.prediction)
         gap(E, term.prediction, term.target, None)
@@ -316,7 +362,10 @@ class Affine(Block):
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        return (term.weight * term.residual()) @ params["W"]
+        return self.pull_back(params, v, term.prediction, term.weight * term.residual())
+
+    def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
+        return force @ params["W"]
 
 
 def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
@@ -358,3 +407,8 @@ def proximal_on_gram(
         if float((move - previous).norm()) <= 1e-12 * (1 + float(move.norm())):
             break
     return best, c * delta
+
+
+def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:
+    """A heading gone to its end."""
+    return torch.ones_like(squared), Step("W", squared, rate)

@@ -173,6 +173,10 @@ class Block(ABC):
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
         """The gradient of ``(weight/2)||target - g(B, v)||^2`` in v, which is ``weight J^T (g - target)``."""
 
+    def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
+        """``J^T force``: what a gradient in g's output is in v. ``prediction`` is g(B, v)."""
+        return self.input_gradient(params, v, Term(1.0, prediction - force, prediction))
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         """Squared distance of 0 to the subdifferential of the input's subproblem."""
         gradient = self.input_gradient(params, v, term).add_(v - anchor.value, alpha=anchor.weight)

@@ -66,7 +66,10 @@ class Elementwise(Block):
         return torch.zeros((), dtype=torch.float64, device=v.device)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        return (term.weight * term.residual()).mul_(self.activation.derivative(v))
+        return self.pull_back(params, v, term.prediction, term.weight * term.residual())
+
+    def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
+        return self.activation.derivative(v) * force
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
