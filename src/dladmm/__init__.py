@@ -19,6 +19,7 @@ from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
 from dladmm.losses import CallableLoss
 from dladmm.options import TrainOptions
+from dladmm.recurrent_module import Recurrent
 from dladmm.status import Status
 from dladmm.subproblems import SubproblemOptions
 from dladmm.trainer import ConvergenceNotGuaranteed, Result, Trainer
@@ -37,6 +38,7 @@ __all__ = [
     "InputTypeError",
     "MLPClassifier",
     "MLPRegressor",
+    "Recurrent",
     "Result",
     "SavedModel",
     "Status",

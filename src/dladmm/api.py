@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks import Affine, Composed, GraphConv, Params
+from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
 from dladmm.blocks.from_layer import layers_of
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module
 from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
-from dladmm.losses import Loss, Risk, get_loss
+from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
 from dladmm.options import make_options
 from dladmm.regularizers import Regularizer
 from dladmm.scaling import Scaling
@@ -24,10 +27,15 @@ from dladmm.validation import (
     check_dtype,
     check_features,
     check_fits,
+    check_mask,
     check_sample_weight,
     check_several_classes,
     check_targets,
 )
+
+
+class EstimatedConstant(UserWarning):
+    """H of a loss was estimated."""
 
 
 def train(
@@ -35,7 +43,7 @@ def train(
     X: Any,
     y: Any,
     *,
-    loss: str | dict[str, Any] | Loss = "cross_entropy",
+    loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     preset: str = "default",
     init: str = "fresh",
@@ -44,7 +52,8 @@ def train(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     sample_weight: Any = None,
-    validation: tuple[Any, Any] | None = None,
+    target_mask: Any = None,
+    validation: tuple[Any, ...] | None = None,
     callbacks: Sequence[Callback] = (),
     method: MethodFactory | None = None,
     **options: Any,
@@ -52,11 +61,15 @@ def train(
     """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
 
     ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
-    :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. ``X`` has one row a sample; ``y`` holds class
-    indices, or real targets for a regression loss. ``init="fresh"`` draws new weights from ``random_state``,
+    :class:`~dladmm.chain.Chain` such as :func:`dladmm.mlp` builds. It may hold convolutions, pooling,
+    :class:`~dladmm.Recurrent` layers and modules of your own (docs/any_network.md). ``X`` has one row a sample, of any
+    shape the network takes; ``y`` holds class indices, or real targets for a regression loss, one a sample
+    or one a time step where the network answers at each. ``init="fresh"`` draws new weights from ``random_state``,
     ``init="keep"`` starts from the module's own.
     ``regularizer="auto"`` is the mode's own penalty (none in convergent mode), ``None`` is none.
-    ``sample_weight`` says how often each row counts. ``method`` runs another method in the same loop, as
+    ``loss`` may be a convex function ``fn(outputs, targets)`` (:class:`~dladmm.CallableLoss`).
+    ``sample_weight`` says how often each row counts, ``target_mask`` which targets count at all; ``validation`` is
+    ``(X, y)``, or ``(X, y, target_mask)``. ``method`` runs another method in the same loop, as
     :mod:`dladmm.baselines` does. ``options`` are those of
     :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
 
@@ -68,8 +81,8 @@ def train(
     """
     chosen = make_options(preset, **options)
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
-    chain = model if isinstance(model, Chain) else from_module(model)
-    the_loss, penalty = get_loss(loss), chosen.penalty(regularizer)
+    chain = model if isinstance(model, Chain) else from_module(model, sequences=np.ndim(X) == 3)
+    the_loss, penalty = _loss(loss), chosen.penalty(regularizer)
     n_outputs = _n_outputs(chain)
     if init not in ("fresh", "keep"):
         raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
@@ -78,27 +91,42 @@ def train(
     if prox not in ("auto", "fista"):
         raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
 
-    def prepare(features: Any, targets: Any, suffix: str) -> tuple[Tensor, Risk]:
-        x = check_features(features, chain, name="X" + suffix, dtype=torch_dtype, device=torch_device)
-        target = check_targets(
-            targets, the_loss, len(x), n_outputs, name="y" + suffix, dtype=torch_dtype, device=torch_device
-        )
-        return x, Risk(the_loss, target, None, solver="fista" if prox == "fista" else "auto")
-
-    x, risk = prepare(X, y, "")
-    check_several_classes(the_loss, risk.target)
-    rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
-    held_out = None if validation is None else prepare(*validation, " of validation")
-
     if init == "keep" and isinstance(model, nn.Module):
         params = _module_parameters(model, chain, torch_dtype, torch_device)
     else:
         params = fresh_parameters(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
-    check_fits(chain, params, x, n_outputs, "X")
-    if held_out is not None:
-        check_fits(chain, params, held_out[0], n_outputs, "X of validation")
+
+    def prepare(features: Any, targets: Any, mask: Any, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        where: dict[str, Any] = {"dtype": torch_dtype, "device": torch_device}
+        x = check_features(features, chain, name="X" + suffix, **where)
+        positions = check_fits(chain, params, x, n_outputs, "X" + suffix)
+        target = check_targets(
+            targets, the_loss, len(x), n_outputs, name="y" + suffix, positions=positions, **where
+        )
+        if mask is None:
+            return x, target, None
+        return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix)
+
+    x, target, counts = prepare(X, y, target_mask, "")
+    check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0])
+    if isinstance(the_loss, CallableLoss) and math.isnan(the_loss.H):
+        the_loss = estimated(the_loss, target)
+        warnings.warn(
+            f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
+            "certificate is as good as this estimate. Give CallableLoss an H where you know one.",
+            EstimatedConstant,
+            stacklevel=2,
+        )
+    solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
+    risk = Risk(the_loss, target, counts, solver)
+    rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
+    held_out = None
+    if validation is not None:
+        held_mask = validation[2] if len(validation) > 2 else None
+        held_x, held_y, held_counts = prepare(validation[0], validation[1], held_mask, " of validation")
+        held_out = held_x, Risk(the_loss, held_y, held_counts)
     scaling = Scaling.fit(chain.blocks[0], x, rows) if chosen.scale_inputs else None
     if scaling is not None:
         x = scaling.apply(x)
@@ -124,9 +152,15 @@ def train(
     return result
 
 
+def _loss(spec: Any) -> Loss:
+    is_function = callable(spec) and not isinstance(spec, Loss)
+    return CallableLoss(spec) if is_function else get_loss(spec)
+
+
 def _n_outputs(chain: Chain) -> int:
     last = chain.blocks[-1]
     last = last.block if isinstance(last, Composed) else last
+    last = last.affine if isinstance(last, Positionwise) else last
     if isinstance(last, (Affine, GraphConv)):
         return last.n_out
     module = getattr(last, "module", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
-from dladmm.blocks.from_layer import block_of, joined, layers_of
+from dladmm.blocks.from_layer import blocks_of, layers_of
 from dladmm.errors import InputError, InputTypeError
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.sparse import SparseMatrix
@@ -96,6 +97,17 @@ class Chain:
         )
 
 
+def positions(chain: Chain, outputs: Sequence[Tensor]) -> list[int]:
+    """At how many positions every link speaks of one sample: those of an image (channels, height, width).
+
+    The block after an image sees all its positions together, so a link counts by the mean over them; otherwise what is
+    handed down to one position would be too little to move it.
+    """
+    if any(block.own_variables for block in chain):
+        return [1] * len(outputs)
+    return [math.prod(v.shape[2:]) for v in outputs]
+
+
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
     """The chain of the paper's MLP (Problem 3): ``Affine, f, Affine, f, ..., Affine`` with these widths.
 
@@ -147,8 +159,10 @@ def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(widths))
 
 
-def from_module(module: nn.Module) -> Chain:
+def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
     """The chain of an ``nn.Sequential``, nested ones taken apart: closed forms where there are, else Generic.
+
+    ``sequences`` says that a sample is (time, features): then ``nn.Linear`` acts at every time step.
 
     >>> from_module(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)))
     Chain(Convolution(1, 8, 3x3) -> Elementwise(relu) -> Composed(Flatten(start_dim=1, end_dim=-1), Affine(288, 10)))
@@ -159,4 +173,4 @@ def from_module(module: nn.Module) -> Chain:
         raise InputTypeError(
             f"module must be an nn.Sequential whose last layer is nn.Linear, got {type(module).__name__}."
         )
-    return Chain(joined([block_of(layer) for layer in layers_of(module)]))
+    return Chain(blocks_of(layers_of(module), sequences))

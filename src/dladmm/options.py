@@ -140,7 +140,7 @@ PAPER = TrainOptions(
 
 ACCELERATED = TrainOptions(
     mode="accelerated",
-    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5),
+    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5, map_damping=2.0),
     dropout=0.2,
     scale_inputs=True,
     init_scale=0.41,

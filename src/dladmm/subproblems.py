@@ -36,6 +36,10 @@ class SubproblemOptions:
     ``last_damping``
         The same for the last block, with ``trace(A^T A)`` in the place of the mean ``trace(A^T A) / n``: 1 makes the
         step about as long as a gradient step. ``None`` treats the last block like the others.
+    ``map_damping``
+        A hidden linear layer with n inputs behind an image (Flatten or pooling before it): its damping is ``damping``
+        times this times sqrt(n), between the mean eigenvalue and the trace. Such a layer has so many inputs that it
+        would fit whatever is asked of it and leave nothing for the convolutions. ``None`` treats it like the others.
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
     ``max_backtracks``
@@ -49,6 +53,7 @@ class SubproblemOptions:
     growth: float = 2.0
     damping: float = 0.1
     last_damping: float | None = None
+    map_damping: float | None = None
     tau_per_sample: bool = False
     max_backtracks: int = 60
 
@@ -64,16 +69,21 @@ class SubproblemOptions:
             raise InputError(f"growth must be a number above 1, got {self.growth!r}.")
         if not (math.isfinite(self.damping) and self.damping >= 0):
             raise InputError(f"damping must be a number >= 0, got {self.damping!r}.")
-        if self.last_damping is not None and not (
-            math.isfinite(self.last_damping) and self.last_damping >= 0
-        ):
-            raise InputError(f"last_damping must be None or a number >= 0, got {self.last_damping!r}.")
+        for name in ("last_damping", "map_damping"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be None or a number >= 0, got {value!r}.")
         if self.max_backtracks < 1:
             raise InputError(f"max_backtracks must be at least 1, got {self.max_backtracks!r}.")
 
     def damping_of(self, n_in: int, *, last: bool) -> float:
         """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""
         return self.last_damping * n_in if last and self.last_damping is not None else self.damping
+
+    def behind_maps(self, n_in: int) -> SubproblemOptions:
+        """The options of a hidden linear layer behind an image."""
+        factor = 1.0 if self.map_damping is None else self.map_damping * math.sqrt(n_in)
+        return replace(self, damping=factor * self.damping)
 
     def damped(self, factor: float) -> SubproblemOptions:
         """The same with ``factor`` times the damping."""

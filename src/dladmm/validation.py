@@ -71,8 +71,13 @@ def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, devic
 
 
 @torch.no_grad()
-def check_fits(chain: Chain, params: Sequence[Params], x: Tensor, n_outputs: int, name: str) -> None:
-    """A pass of two samples: shapes that do not go through the network are named before work begins."""
+def check_fits(
+    chain: Chain, params: Sequence[Params], x: Tensor, n_outputs: int, name: str
+) -> tuple[int, ...]:
+    """A pass of two samples: shapes that do not go through the network are named before work begins.
+
+    Returns the positions of a sample's output: none, or (T,) for a network that answers at T time steps.
+    """
     v = x[:2]
     for block, block_params in zip(chain, params, strict=True):
         try:
@@ -89,19 +94,46 @@ def check_fits(chain: Chain, params: Sequence[Params], x: Tensor, n_outputs: int
         raise InputError(
             f"the network gives outputs of shape {tuple(v.shape[1:])}, {n_outputs} were expected."
         )
+    return tuple(v.shape[1:-1])
 
 
 def check_targets(
-    y: Any, loss: Loss, n_rows: int, n_outputs: int, *, name: str, dtype: torch.dtype, device: torch.device
+    y: Any,
+    loss: Loss,
+    n_rows: int,
+    n_outputs: int,
+    *,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    positions: tuple[int, ...] = (),
 ) -> Tensor:
-    """Targets as the loss wants them, one row a sample."""
+    """Targets as the loss wants them, one row a sample, or one a position of the network's output."""
     target = to_tensor(y, name)
     if target.ndim == 0 or len(target) != n_rows:
         rows = 0 if target.ndim == 0 else len(target)
         raise InputError(f"{name} has {rows} rows, but there are {n_rows} samples.")
     if target.is_floating_point() and not bool(torch.isfinite(target).all()):
         raise InputError(f"{name} contains NaN or infinite values.")
+    if positions:
+        if target.shape[1 : 1 + len(positions)] != positions:
+            raise InputError(
+                f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions a sample."
+            )
+        target = target.flatten(0, len(positions))
     return loss.encode(target.cpu(), n_outputs, dtype).to(device)
+
+
+def check_mask(mask: Any, n_rows: int, positions: tuple[int, ...], x: Tensor, name: str) -> Tensor:
+    """Which targets count, as a column of ones and zeros."""
+    counts = to_tensor(mask, name)
+    if counts.shape != (n_rows, *positions) or not bool(((counts == 0) | (counts == 1)).all()):
+        raise InputError(
+            f"{name} must hold True and False in the shape {(n_rows, *positions)}, got {tuple(counts.shape)}."
+        )
+    if not bool((counts == 1).any()):
+        raise InputError(f"{name} leaves no target that counts.")
+    return counts.reshape(-1, 1).to(device=x.device, dtype=x.dtype)
 
 
 def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
 from dladmm.blocks.linear_map import Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
+from dladmm.blocks.positionwise import Positionwise
+from dladmm.blocks.recurrent import RecurrentStates
 
 __all__ = [
     "Affine",
@@ -21,6 +23,8 @@ __all__ = [
     "LinearMap",
     "MaxPool",
     "Params",
+    "Positionwise",
+    "RecurrentStates",
     "Scope",
     "Step",
     "Term",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -13,7 +15,10 @@ from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.linear_map import LINEAR_LAYERS, Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
+from dladmm.blocks.positionwise import Positionwise
+from dladmm.blocks.recurrent import RecurrentStates, StateSelection
 from dladmm.errors import InputError
+from dladmm.recurrent_module import Recurrent
 
 
 def layers_of(module: nn.Module) -> list[nn.Module]:
@@ -23,8 +28,30 @@ def layers_of(module: nn.Module) -> list[nn.Module]:
     return [layer for child in module for layer in layers_of(child)]
 
 
-def block_of(layer: nn.Module) -> Block:
-    """A closed form where there is one, else Generic."""
+def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Block]:
+    """The blocks of layers in order: closed forms where there are, else Generic.
+
+    A recurrent layer is its states and what is seen of them. ``sequences`` says that the input is (samples, time,
+    features), where ``nn.Linear`` acts at every time step.
+    """
+    blocks: list[Block] = []
+    for layer in layers:
+        if isinstance(layer, Recurrent):
+            blocks += [RecurrentStates(layer), StateSelection(layer.rnn.hidden_size, layer.last)]
+            sequences = not layer.last
+            continue
+        block = _block_of(layer)
+        blocks.append(Positionwise(block) if sequences and isinstance(block, Affine) else block)
+        sequences = sequences and not isinstance(block, (Convolution, LinearMap))
+    return joined(blocks)
+
+
+def _block_of(layer: nn.Module) -> Block:
+    if isinstance(layer, nn.RNNBase):
+        raise InputError(
+            f"{type(layer).__name__} returns a pair, which the next layer cannot take: write "
+            f"dladmm.Recurrent({type(layer).__name__}(..., batch_first=True)) in its place."
+        )
     if any(isinstance(part, (_DropoutNd, nn.RReLU)) for part in layer.modules()):
         raise InputError(
             f"{layer!r} is random: the sweep needs a function that gives the same output every time. Leave it out; "
@@ -48,8 +75,8 @@ def joined(blocks: list[Block]) -> list[Block]:
         if isinstance(block, LinearMap):
             waiting.append(block)
             continue
-        if waiting and isinstance(block, (Affine, Convolution)):
-            result.append(Composed(waiting, block))
+        if waiting and isinstance(block, (Affine, Convolution, Positionwise)):
+            result.append(Composed(waiting, block, first=not result))
         else:
             result += [*waiting, block]
         waiting = []

@@ -113,7 +113,7 @@ class Generic(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.forward(dict(zip(names, values, strict=True)), v)
 
-        found = _majorised_step(start, evaluate, point, None, term, scope, "B")
+        found = majorised_step(start, evaluate, point, None, term, scope, "B")
         for p, new in zip(start, found.values, strict=True):
             p.copy_(new)
         return [Step("W", found.squared, found.rate)]
@@ -127,7 +127,7 @@ class Generic(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.forward(params, values[0])
 
-        found = _majorised_step([v], evaluate, point, anchor, term, scope, "V")
+        found = majorised_step([v], evaluate, point, anchor, term, scope, "V")
         v.copy_(found.values[0])
         return [Step("a", found.squared, found.rate)]
 
@@ -136,7 +136,7 @@ class Generic(Block):
         if not params:
             return total
         names = list(params)
-        gradients = _gradients(
+        gradients = local_gradients(
             [params[name] for name in names],
             lambda values: self.forward(dict(zip(names, values, strict=True)), v),
             term,
@@ -148,21 +148,21 @@ class Generic(Block):
         return total
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        return _gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+        return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
 
 
 Evaluate = Callable[[list[Tensor]], Tensor]
 Point = Callable[[float, list[Tensor]], list[Tensor]]
 
 
-class _Found:
+class Found:
     """Where a majorised step ended."""
 
     def __init__(self, values: list[Tensor], squared: Tensor, rate: Tensor) -> None:
         self.values, self.squared, self.rate = values, squared, rate
 
 
-def _gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tuple[Tensor, list[Tensor]]:
+def local_gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tuple[Tensor, list[Tensor]]:
     """The prediction and the gradient of ``(weight/2)||target - evaluate(values)||^2`` in the values."""
     leaves = [value.detach().requires_grad_() for value in values]
     with torch.enable_grad():
@@ -176,7 +176,7 @@ def _gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tuple[Te
     return prediction.detach(), filled
 
 
-def _majorised_step(
+def majorised_step(
     start: list[Tensor],
     evaluate: Evaluate,
     point: Point,
@@ -184,13 +184,13 @@ def _majorised_step(
     term: Term,
     scope: Scope,
     kind: str,
-) -> _Found:
+) -> Found:
     """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
 
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
     """
-    old, gradients = _gradients(start, evaluate, term)
+    old, gradients = local_gradients(start, evaluate, term)
     residual = old - term.target
     own = 0.0
     if anchor is not None:
@@ -200,7 +200,7 @@ def _majorised_step(
     zero = torch.zeros((), dtype=torch.float64, device=old.device)
     first = _first_curvature(scope, kind, term.weight, own)
     if sum(float(squared_norm(g)) for g in gradients) == 0.0:
-        return _Found(start, zero, torch.full_like(zero, first / 2))
+        return Found(start, zero, torch.full_like(zero, first / 2))
     values, new = start, old
 
     @torch.no_grad()
@@ -224,16 +224,16 @@ def _majorised_step(
 
     curvature = searched(trial, first, slack, scope.options)
     if curvature is None:
-        return _Found(start, zero, torch.full_like(zero, first / 2))
+        return Found(start, zero, torch.full_like(zero, first / 2))
     scope.memory[kind] = curvature
     term.prediction.copy_(new)
     squared = sum(float(squared_norm(moved - x)) for moved, x in zip(values, start, strict=True))
-    return _Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+    return Found(values, zero + squared, torch.full_like(zero, curvature / 2))
 
 
 def _first_curvature(scope: Scope, kind: str, weight: float, own: float) -> float:
     """Where a search starts: t0 or alpha0 where they are given, else a quarter of what was accepted last."""
-    given = scope.options.t0 if kind == "V" else scope.options.alpha0
+    given = scope.options.alpha0 if kind == "B" else scope.options.t0
     if given is not None:
         return given
     remembered: float | None = scope.memory.get(kind)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.quadratic_input import update_linear_input
 from dladmm.regularizers import Regularizer
@@ -110,8 +112,9 @@ class Composed(Block):
 
     linear = True
 
-    def __init__(self, maps: list[LinearMap], block: Block) -> None:
+    def __init__(self, maps: list[LinearMap], block: Block, *, first: bool = False) -> None:
         self.maps, self.block = maps, block
+        self._behind = not first
         self.counts_rows, self.penalised = block.counts_rows, block.penalised
         self.knows_of_input, self.remembers = block.knows_of_input, block.remembers
 
@@ -145,7 +148,9 @@ class Composed(Block):
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
     ) -> list[Step]:
-        """That of h, whose input is ``A v``."""
+        """That of h, whose input is ``A v``; a hidden layer that others wait for is damped by ``map_damping``."""
+        if self._behind and isinstance(self.block, Affine):
+            scope = replace(scope, options=scope.options.behind_maps(self.block.n_in))
         return self.block.update_parameters(params, self.mapped(v), term, penalty, scope)
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:

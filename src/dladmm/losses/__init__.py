@@ -14,7 +14,7 @@ from typing import Any
 from dladmm._spec import from_spec
 from dladmm.losses.base import Loss
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
-from dladmm.losses.custom import CallableLoss
+from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.regression import Huber, Squared
 from dladmm.losses.risk import Risk
 
@@ -38,5 +38,6 @@ __all__ = [
     "Risk",
     "Squared",
     "SquaredHinge",
+    "estimated",
     "get_loss",
 ]

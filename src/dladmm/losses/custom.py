@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -24,19 +25,23 @@ class CallableLoss(Loss):
     """argmin_z sum_i fn(z, y)_i + (r/2)||z - v||^2 for a function of your own, by FISTA; equations (5), (15).
 
     ``fn(z, target)`` gives one loss a row, shape (N,), or their sum; it must be convex in z, one row must not
-    look at another, and ``H`` must bound the Lipschitz constant of a row's gradient. Gradients by autograd.
+    look at another, and ``H`` must bound the Lipschitz constant of a row's gradient. Gradients by autograd. Without
+    an ``H`` training estimates one from the targets (:func:`estimated`) and says so.
     """
 
     name: ClassVar[str] = "callable"
     exact: ClassVar[bool] = False
     fn: Callable[[Tensor, Tensor], Tensor]
-    H: float
+    H: float = math.nan
     kind: Kind = "regression"
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise InputTypeError(f"fn must be a function of (z, target); got {self.fn!r}")
-        object.__setattr__(self, "H", number("H", self.H, low=0.0, strict=True))
+        if self.H is None or self.H != self.H:  # NaN: not given
+            object.__setattr__(self, "H", math.nan)
+        else:
+            object.__setattr__(self, "H", number("H", self.H, low=0.0, strict=True))
         if self.kind not in ("classification", "regression"):
             raise InputError(f"kind must be 'classification' or 'regression'; got {self.kind!r}")
 
@@ -76,3 +81,36 @@ class CallableLoss(Loss):
         if self.kind == "regression":
             return super().probabilities(z)
         return normalised(torch.sigmoid(z)) if z.shape[1] == 1 else F.softmax(z, dim=1)
+
+
+SCALES, PUSHES = (0.0, 0.1, 1.0, 3.0, 10.0), 12
+"""How far from zero and from the targets the curvature is looked at, and with how many steps of power iteration."""
+
+
+def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
+    """The loss with twice the largest curvature that was seen as its H.
+
+    Power iteration on differences of gradients, row by row in float64, around zero and around the targets. What is seen
+    is a lower bound of H; the factor 2 is a margin and no proof.
+    """
+    some = target[:: max(1, len(target) // 256)].double()
+    generator = torch.Generator().manual_seed(0)
+
+    def random() -> Tensor:
+        return torch.randn(some.shape, generator=generator, dtype=torch.float64).to(some.device)
+
+    largest = 0.0
+    for centre in (torch.zeros_like(some), some):
+        for scale in SCALES:
+            z = centre + scale * random()
+            slope, direction = loss.gradient(z, some), random()
+            for _ in range(PUSHES):
+                direction = 1e-4 * direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
+                change = loss.gradient(z + direction, some) - slope
+                largest = max(largest, float((change.norm(dim=1) / 1e-4).max()))
+                direction = torch.where(change.norm(dim=1, keepdim=True) > 0, change, random())
+    if not (math.isfinite(largest) and largest > 0):
+        raise InputError(
+            "H could not be estimated: the loss has no finite curvature; give CallableLoss an H."
+        )
+    return replace(loss, H=2 * largest)

@@ -18,6 +18,9 @@ from dladmm.losses.base import Loss
 class Risk:
     """R(z_L; y) of the paper: sum_i weight_i l(z_i, y_i), a loss bound to its targets and row weights.
 
+    A network that answers at every position of a sample gives z of shape (N, positions, outputs); then every position
+    is a row, and the targets have N x positions of them.
+
     ``weight`` is a column (N, 1) of numbers >= 0, None for ones. ``solver="fista"`` asks for the paper's own
     way of solving equations (5) and (15); "auto" takes the loss's exact prox.
     """
@@ -52,12 +55,17 @@ class Risk:
     def _kept(self) -> tuple[Tensor, Tensor]:
         return self.target[self._rows], self._weight[self._rows]
 
+    def flat(self, z: Tensor) -> Tensor:
+        """z with one row a target."""
+        return z.reshape(-1, z.shape[-1])
+
     def _counting(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z, targets and weights on the rows of positive weight."""
         return z[self._rows], *self._kept
 
     def value(self, z: Tensor) -> Tensor:
         """R(z), a 0-d float64 tensor."""
+        z = self.flat(z)
         if self.weight is None:
             return self.loss.rows(z, self.target).double().sum()
         z, target, weight = self._counting(z)
@@ -68,8 +76,19 @@ class Risk:
             return rows * weight[0, 0].double()
         return torch.dot(rows, weight[:, 0].double())
 
+    def by_sample(self, z: Tensor) -> Tensor:
+        """What every sample adds to R, float64 (N,)."""
+        losses = self.loss.rows(self.flat(z), self.target).double()
+        if losses.ndim == 0:
+            raise InputError("fn returned a sum; with sample weights it must return one loss a row")
+        losses = losses if self.weight is None else losses * self.weight[:, 0].double()
+        return losses.reshape(len(z), -1).sum(1)
+
     def gradient(self, z: Tensor) -> Tensor:
         """The gradient of R at z."""
+        return self._gradient(self.flat(z)).reshape(z.shape)
+
+    def _gradient(self, z: Tensor) -> Tensor:
         if self.weight is None:
             return self.loss.gradient(z, self.target)
         some, target, weight = self._counting(z)
@@ -77,6 +96,9 @@ class Risk:
 
     def prox(self, v: Tensor, rho: float) -> Tensor:
         """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
+        return self._prox(self.flat(v), rho).reshape(v.shape)
+
+    def _prox(self, v: Tensor, rho: float) -> Tensor:
         if self.solver == "fista" or not self.loss.exact:
             return self._fista(v, rho)
         if self.weight is None:

@@ -1,0 +1,301 @@
+"""A recurrent layer, unrolled over time: the hidden states are variables, the parameters are shared.
+
+    s_t ~ cell(B, x_t, s_{t-1}),   t = 1..T,   s_0 = 0         (soft, weight c)
+    y_t ~ s_t                                                   (soft, weight c: the block's link in the chain)
+
+In the chain this is one block. Its output variable y is (samples, T, states); its prediction of y *is* s, the block's
+own variables, so they live where every block's cached prediction lives and are saved, resynchronised and measured with
+it. docs/any_network.md says why.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.generic import local_gradients, majorised_step
+from dladmm.blocks.linear_map import LinearMap
+from dladmm.recurrent_module import Recurrent
+from dladmm.regularizers import Regularizer
+from dladmm.subproblems import damped_cholesky, full_precision_gram, squared_norm
+
+_CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
+"""Torch's cells whose state is the hidden state alone."""
+
+
+class RecurrentStates(Block):
+    """All states of an Elman network, a GRU or an LSTM; the state of an LSTM is (h, c).
+
+    Every subproblem takes one majorised step (Algorithm 1): the gradient of this one block, backtracking on true
+    values. Backward the states are updated, then the parameters; forward the other way round.
+    """
+
+    own_variables = True
+    remembers = ("B", "V", "S")
+
+    def __init__(self, layer: Recurrent) -> None:
+        rnn = layer.rnn
+        self.layer = copy.deepcopy(layer)
+        self.n_in, self.n_hidden, self.bias = rnn.input_size, rnn.hidden_size, rnn.bias
+        self.kind = type(rnn).__name__ if not isinstance(rnn, nn.RNN) else rnn.nonlinearity
+        self.n_states = (2 if self.kind == "LSTM" else 1) * self.n_hidden
+        self.penalised = ("weight_ih_l0", "weight_hh_l0")
+
+    def __repr__(self) -> str:
+        return f"RecurrentStates({self.kind}, {self.n_in}, {self.n_hidden})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        """Weights of He's deviation, biases zero; without a generator the layer's own values.
+
+        ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
+        """
+        own = {name: p.detach().double().cpu().clone() for name, p in self.layer.rnn.named_parameters()}
+        if generator is None:
+            return own
+        for p in own.values():
+            deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
+        return own
+
+    def to_module(self, params: Params) -> nn.Module:
+        made = copy.deepcopy(self.layer)
+        some = params["weight_ih_l0"]
+        made = made.to(device=some.device, dtype=some.dtype)
+        with torch.no_grad():
+            for name, p in made.rnn.named_parameters():
+                p.copy_(params[name])
+        return made
+
+    # The cell --------------------------------------------------------------------------------------------------
+
+    def cell(self, params: Params, x: Tensor, s: Tensor) -> Tensor:
+        """``s_t`` from ``x_t`` and ``s_{t-1}``, over all leading dimensions at once."""
+        W, U = params["weight_ih_l0"], params["weight_hh_l0"]
+        biases = (params["bias_ih_l0"], params["bias_hh_l0"]) if self.bias else (None, None)
+        flat, states = x.reshape(-1, x.shape[-1]), s.reshape(-1, s.shape[-1])
+        if self.kind in _CELLS:
+            found: Tensor = _CELLS[self.kind](flat, states, W, U, *biases)
+            return found.reshape(s.shape)
+        pair = torch.lstm_cell(flat, states.chunk(2, 1), W, U, *biases)
+        return torch.cat(pair, 1).reshape(s.shape)
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        s = v.new_zeros(len(v), self.n_states)
+        states = []
+        for x in v.unbind(1):
+            s = self.cell(params, x, s)
+            states.append(s)
+        return torch.stack(states, 1)
+
+    def predicted(self, params: Params, v: Tensor, s: Tensor) -> Tensor:
+        """``cell(B, x_t, s_{t-1})`` of every t at once."""
+        before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)
+        return self.cell(params, v, before)
+
+    def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return prediction  # variables, not a cache
+
+    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
+        """``sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``."""
+        apart = prediction - self.predicted(params, v, prediction)
+        return weight / 2 * squared_norm(apart)
+
+    # Updates ---------------------------------------------------------------------------------------------------
+
+    def update_parameters(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+    ) -> list[Step]:
+        """The states and B: lines 4, 5 of Algorithm 1 backward in time, lines 8, 9 forward in time."""
+        if scope.forward:
+            return [
+                self._update_B(params, v, term, penalty, scope),
+                *self._update_states(params, v, term, scope),
+            ]
+        return [*self._update_states(params, v, term, scope), self._update_B(params, v, term, penalty, scope)]
+
+    def _update_B(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+        """``argmin_B sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2 + Omega(B)``: one step for all of time.
+
+        With exact solves asked for, the step is taken in coordinates in which the cell's inputs are uncorrelated (the
+        damped Gram matrices of x and of s): what an exact solve does for an affine block, as far as a cell allows.
+        """
+        s = term.prediction
+        if penalty.quadratic is not None and scope.options.w_solver == "exact":
+            return self._whitened_B(params, v, term, penalty.quadratic, scope)
+        names = list(params)
+        start = [params[name] for name in names]
+
+        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
+            moved = [p - g / curvature for p, g in zip(start, slopes, strict=True)]
+            return [
+                penalty.prox(p, 1.0 / curvature) if name in self.penalised else p
+                for name, p in zip(names, moved, strict=True)
+            ]
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            return self.predicted(dict(zip(names, values, strict=True)), v, s)
+
+        own = Term(term.weight, s, torch.empty_like(s))
+        found = majorised_step(start, evaluate, point, None, own, scope, "B")
+        for p, new in zip(start, found.values, strict=True):
+            p.copy_(new)
+        return Step("W", found.squared, found.rate)
+
+    def _whitened_B(self, params: Params, v: Tensor, term: Term, quadratic: float, scope: Scope) -> Step:
+        """The same with ``(lambda/2)||B||^2`` in the smooth term, as rows of their own, in the coordinates ``B L``.
+
+        ``L L^T`` is the damped Gram matrix of the inputs (x, 1) and of (s, 1).
+        """
+        s = term.prediction
+        before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)[..., : self.n_hidden]
+        factors = [self._factor(inputs, scope) for inputs in (v, before)]
+        start = [p @ L for p, L in zip(_joined(params, self.bias), factors, strict=True)]
+        root = (quadratic / term.weight) ** 0.5
+
+        def unwhitened(values: list[Tensor]) -> Params:
+            solved = [
+                torch.linalg.solve_triangular(L, p, upper=False, left=False)
+                for p, L in zip(values, factors, strict=True)
+            ]
+            return _parted(solved, self.bias)
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            trial = unwhitened(values)
+            parts = [self.predicted(trial, v, s), *(root * trial[name] for name in self.penalised)]
+            return torch.cat([part.flatten() for part in parts])
+
+        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
+            return [p - g / curvature for p, g in zip(start, slopes, strict=True)]
+
+        wanted = s.flatten()
+        target = torch.cat([wanted, wanted.new_zeros(sum(params[name].numel() for name in self.penalised))])
+        found = majorised_step(
+            start, evaluate, point, None, Term(term.weight, target, torch.empty_like(target)), scope, "B"
+        )
+        for name, p in unwhitened(found.values).items():
+            params[name].copy_(p)
+        return Step("W", found.squared, found.rate)
+
+    def _factor(self, inputs: Tensor, scope: Scope) -> Tensor:
+        """L, from the mean over samples and time."""
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if self.bias else rows
+        gram = full_precision_gram(rows) / len(rows)
+        damping = scope.options.damping * gram.diagonal().mean()
+        return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
+
+    def _update_states(self, params: Params, v: Tensor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2`` over all of time together.
+
+        The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
+        coordinates the first sum is ``||e||^2`` and the problem is well conditioned however long the sequence.
+        """
+        s = term.prediction
+        start = s - self.predicted(params, v, s)
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            return self._rolled_out(params, v, values[0])
+
+        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
+            return [start - slopes[0] / curvature]
+
+        anchor = Anchor(term.weight, torch.zeros_like(s))
+        found = majorised_step([start], evaluate, point, anchor, term, scope, "S")
+        return [Step("s", found.squared, found.rate)]
+
+    def _rolled_out(self, params: Params, v: Tensor, e: Tensor) -> Tensor:
+        """``s_t = cell(x_t, s_{t-1}) + e_t``."""
+        s = v.new_zeros(len(v), self.n_states)
+        states = []
+        for x, own in zip(v.unbind(1), e.unbind(1), strict=True):
+            s = self.cell(params, x, s) + own
+            states.append(s)
+        return torch.stack(states, 1)
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+        """``argmin_x (nu/2)||x - value||^2 + sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``, all t at once."""
+        s = term.prediction
+
+        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
+            return [v - slopes[0] / curvature]
+
+        def evaluate(values: list[Tensor]) -> Tensor:
+            return self.predicted(params, values[0], s)
+
+        own = Term(term.weight, s, torch.empty_like(s))
+        found = majorised_step([v], evaluate, point, anchor, own, scope, "V")
+        v.copy_(found.values[0])
+        return [Step("a", found.squared, found.rate)]
+
+    # What the theory speaks of ---------------------------------------------------------------------------------
+
+    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+        """Of B and of the states."""
+        names, s = list(params), term.prediction
+        own = Term(term.weight, s, s)
+        slopes = local_gradients(
+            [params[name] for name in names],
+            lambda values: self.predicted(dict(zip(names, values, strict=True)), v, s),
+            own,
+        )[1]
+        total = torch.zeros((), dtype=torch.float64, device=v.device)
+        for name, slope in zip(names, slopes, strict=True):
+            kept = penalty.stationarity(params[name], slope) if name in self.penalised else slope
+            total = total + squared_norm(kept)
+        apart = Term(term.weight, torch.zeros_like(s), s)
+        slope = local_gradients([s], lambda values: self.predicted(params, v, values[0]) - values[0], apart)[
+            1
+        ][0]
+        return total + squared_norm(slope + term.weight * term.residual())
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+        """Through all of time: ``g`` is the unrolled layer here."""
+        return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+        s = term.prediction
+        own = Term(term.weight, s, s)
+        slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
+        return squared_norm(slope + anchor.weight * (v - anchor.value))
+
+
+class StateSelection(LinearMap):
+    """What of the states the rest of the network sees: the hidden ones, of the last time step or of all."""
+
+    def __init__(self, n_hidden: int, last: bool) -> None:
+        super().__init__(_Selected(n_hidden, last))
+
+    def to_module(self, params: Params) -> nn.Module:
+        return nn.Sequential()  # the recurrent layer itself returns no more than that
+
+
+class _Selected(nn.Module):
+    def __init__(self, n_hidden: int, last: bool) -> None:
+        super().__init__()
+        self.n_hidden, self.last = n_hidden, last
+
+    def forward(self, s: Tensor) -> Tensor:
+        hidden = s[..., : self.n_hidden]
+        return hidden[:, -1] if self.last else hidden
+
+
+def _joined(params: Params, bias: bool) -> list[Tensor]:
+    """(W, b) of the inputs and of the states, each as one matrix."""
+    names = ("ih", "hh")
+    if not bias:
+        return [params[f"weight_{n}_l0"] for n in names]
+    return [torch.cat([params[f"weight_{n}_l0"], params[f"bias_{n}_l0"][:, None]], 1) for n in names]
+
+
+def _parted(matrices: list[Tensor], bias: bool) -> Params:
+    """What :func:`_joined` joined."""
+    params: Params = {}
+    for name, matrix in zip(("ih", "hh"), matrices, strict=True):
+        params[f"weight_{name}_l0"] = matrix[:, :-1] if bias else matrix
+        if bias:
+            params[f"bias_{name}_l0"] = matrix[:, -1]
+    return params
