@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 
@@ -351,3 +352,16 @@ def test_specs_round_trip(loss: Loss) -> None:
     assert get_loss(json.loads(json.dumps(loss.to_spec()))) == loss
     assert get_loss(loss) is loss
     assert LOSSES[loss.name] is type(loss)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+@pytest.mark.parametrize("r", [1e-8, 1e-6, 1e-3, 0.02, 0.1, 1.5, 1e4])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 10.0, 1e3])
+def test_the_softmax_prox_that_does_not_ask_is_the_one_that_does(classes, r, scale, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    v = scale * torch.randn(200, classes, generator=generator, dtype=torch.float64)
+    y = torch.eye(classes, dtype=torch.float64)[torch.randint(0, classes, (200,), generator=generator)]
+    module = importlib.import_module("dladmm.losses.softmax_prox")
+    asked = module.softmax_prox(v, y, r)
+    monkeypatch.setattr(module, "blind", lambda tensor: True)
+    torch.testing.assert_close(module.softmax_prox(v, y, r), asked, rtol=1e-12, atol=1e-12 * scale)

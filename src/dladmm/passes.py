@@ -84,17 +84,16 @@ def _compile(function: Pass) -> Pass:
 
 @one_pass
 def gap(out: Tensor, prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
-    """``out = E = prediction - target``, every row as often as it counts, and its column sums, float64."""
+    """``out = E = prediction - target``, every row as often as it counts."""
     torch.sub(prediction, target, out=out)
     if rows is not None:
         out.mul_(rows)
-    return out.sum(0).double()
+    return nothing(out)
 
 
-@one_pass
-def column_sums(x: Tensor, rows: Tensor | None) -> Tensor:
+def column_sums(x: Tensor, rows: Tensor | None = None) -> Tensor:
     """``sum_i x_i``, every row as often as it counts, float64."""
-    return (x if rows is None else x * rows).sum(0).double()
+    return x.sum(0).double() if rows is None else (rows.T @ x)[0].double()
 
 
 @one_pass

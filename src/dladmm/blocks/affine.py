@@ -284,7 +284,8 @@ class Affine(Block):
     def _gap(self, term: Term, scope: Scope) -> tuple[Tensor, Tensor]:
         """``E = prediction - target``, every row as often as it counts, in a buffer, and its column sums."""
         E = scope.scratch.take("gap", term.prediction)
-        return E, gap(E, term.prediction, term.target, term.rows)
+        gap(E, term.prediction, term.target, term.rows)
+        return E, column_sums(E)
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         E = term.counted(term.residual())
