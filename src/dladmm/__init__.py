@@ -18,6 +18,7 @@ from dladmm.graph_api import train_graph
 from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
 from dladmm.losses import CallableLoss
+from dladmm.module_estimator import ModuleClassifier
 from dladmm.options import TrainOptions
 from dladmm.recurrent_module import Recurrent
 from dladmm.status import Status
@@ -38,6 +39,7 @@ __all__ = [
     "InputTypeError",
     "MLPClassifier",
     "MLPRegressor",
+    "ModuleClassifier",
     "Recurrent",
     "Result",
     "SavedModel",

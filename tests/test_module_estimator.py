@@ -1,0 +1,59 @@
+"""ModuleClassifier: scikit-learn's own checks, and networks of images."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from dladmm import InputError, InputTypeError, ModuleClassifier
+
+
+def two_layers(n_features: int, n_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(n_features, 12), nn.Tanh(), nn.Linear(12, n_classes))
+
+
+def images(n_features: int, n_classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(96, n_classes),
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(
+    [ModuleClassifier(max_iter=40, random_state=0), ModuleClassifier(two_layers, max_iter=40, random_state=0)]
+)
+def test_scikit_learn_agrees(estimator, check):
+    check(estimator)
+
+
+def test_a_cnn_on_flat_digits():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:900], np.array(list("abcdefghij"))[y[:900]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        classifier = clone(ModuleClassifier(images, max_iter=25, random_state=0)).fit(X[:600], y[:600])
+    assert classifier.score(X[600:], y[600:]) > 0.85
+    assert isinstance(classifier.module_[1], nn.Conv2d)
+    assert classifier.certificate_.monotone
+    torch.testing.assert_close(classifier.predict_proba(X[:5]).sum(1), np.ones(5), rtol=1e-6, atol=0)
+
+
+def test_what_a_factory_must_return():
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(InputTypeError, match=r"must return an nn\.Module"):
+        ModuleClassifier(lambda n, k: None).fit(X[:50], y[:50])
+    with pytest.raises(InputError, match="last block must be linear"):
+        ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k), nn.Sigmoid())).fit(X[:50], y[:50])
+    with pytest.raises(InputError):
+        ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k + 1), nn.ReLU(), nn.Linear(k, k))).fit(
+            X[:50], y[:50]
+        )
