@@ -3,9 +3,12 @@
     python -m dladmm.experiments.accelerated mnist --seeds 5 --out docs/results/accelerated-mnist.json
     python -m dladmm.experiments.accelerated cora --seeds 10 --methods accelerated,adam
 
+    python -m dladmm.experiments.accelerated mnist --cells runs/reproduce-full --out docs/results/accelerated-mnist.json
+
 Prints one JSON object (progress goes to standard error); with ``--out`` the methods are added to those in the file. The
 paper's networks, full batch, float32: 784-1000-1000-10, and one hidden layer of 128 for graphs. Accelerated mode runs
 200 iterations with no setting given; the gradient methods run 200 epochs, 500 on graphs, at the paper's learning rates.
+``--cells`` runs nothing: the figures are those of a reproduction's cells, which are the same runs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from dladmm.datasets import GraphData
 from dladmm.graph_api import train_graph
 from dladmm.measuring import score
 from dladmm.progress import ProgressBar
+from dladmm.report.data import Run
+from dladmm.reproduce.evidence import seconds_per_epoch
 from dladmm.trainer import Result, Trainer
 
 IMAGES = ("mnist", "fashion_mnist", "digits")
@@ -97,6 +102,52 @@ def summary(result: Result, watch: Watch) -> dict[str, Any]:
     }
 
 
+def from_cells(name: str, folder: Path) -> dict[str, Any]:
+    """The methods of a reproduction's accuracy experiment on this data set, as :func:`main` writes them."""
+    from dladmm.reproduce import experiment
+    from dladmm.reproduce.evidence import gather
+    from dladmm.reproduce.plan import cells
+
+    e = experiment("mlp-accuracy" if name in IMAGES else "gcn-accuracy", "full")
+    evidence = gather(folder / e.id, cells(e, "cpu"))
+    methods = {}
+    for method in ("accelerated", *GRADIENT_METHODS):
+        runs = [_of_cell(run) for run in evidence.of(name.replace("-", "_"), method)]
+        if runs:
+            methods[method] = _summed_up(
+                runs, f"dladmm reproduce {e.id} --only '{name.replace('-', '_')}-{method}-*'"
+            )
+    return methods
+
+
+def _of_cell(run: Run) -> dict[str, Any]:
+    pairs = zip(run.column("iteration"), run.column("val_accuracy"), strict=True)
+    accuracy = {str(int(k)): round(v, 4) for k, v in pairs if k is not None and v is not None}
+    shown = {k: v for k, v in accuracy.items() if int(k) in SHOWN}
+    reached = [int(k) for k, v in accuracy.items() if v >= 0.95]
+    return {
+        "test_accuracy": shown,
+        "final": round(run.last("val_accuracy") or 0.0, 4),
+        "first_at_95": min(reached, default=None),
+        "train_accuracy": round(run.last("train_accuracy") or 0.0, 5),
+        "train_loss": round(run.last("loss") or 0.0, 5),
+        "iterations": run.iterations,
+        "status": run.status,
+        "rises": len((run.certificate or {}).get("descent_violations", [])),
+        "seconds_per_iteration": round(seconds_per_epoch(run) or 0.0, 5),
+    }
+
+
+def _summed_up(runs: list[dict[str, Any]], command: str) -> dict[str, Any]:
+    return {
+        "command": command,
+        "mean": {k: _mean(r["test_accuracy"].get(k) for r in runs) for k in runs[0]["test_accuracy"]},
+        "final_mean": _mean(r["final"] for r in runs),
+        "final_deviation": round(statistics.pstdev(r["final"] for r in runs), 4),
+        "runs": runs,
+    }
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -106,29 +157,32 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", default=",".join(("accelerated", *GRADIENT_METHODS)))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--no-penalty", action="store_true", help="accelerated mode without its penalty")
+    parser.add_argument("--cells", type=Path, help="take the runs of this folder of a reproduction instead")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(arguments)
-    data = datasets.load(chosen.dataset)
+    data = datasets.load(chosen.dataset) if chosen.cells is None else None
     changes = {"regularizer": None} if chosen.no_penalty else {}
     found: dict[str, Any] = {"data": chosen.dataset, "methods": {}}
     if chosen.out is not None and chosen.out.exists():
         found = json.loads(chosen.out.read_text(encoding="utf-8"))
-    for method in chosen.methods.split(","):
+    if chosen.cells is not None:
+        found = {"data": chosen.dataset, "methods": from_cells(chosen.dataset, chosen.cells)}
+        _keep(found, chosen.out)
+    for method in chosen.methods.split(",") if chosen.cells is None else ():
         runs = [
             run(chosen.dataset, data, method, seed, chosen.device, **changes) for seed in range(chosen.seeds)
         ]
-        found["methods"][method] = {
-            "command": "python -m dladmm.experiments.accelerated " + _shown(chosen, method),
-            "mean": {k: _mean(r["test_accuracy"].get(k) for r in runs) for k in runs[0]["test_accuracy"]},
-            "final_mean": _mean(r["final"] for r in runs),
-            "final_deviation": round(statistics.pstdev(r["final"] for r in runs), 4),
-            "runs": runs,
-        }
-        if chosen.out is not None:
-            with replacing(chosen.out) as file:
-                file.write((json.dumps(found, indent=1) + "\n").encode())
+        command = "python -m dladmm.experiments.accelerated " + _shown(chosen, method)
+        found["methods"][method] = _summed_up(runs, command)
+        _keep(found, chosen.out)
     json.dump(found, sys.stdout, indent=1)
     print()
+
+
+def _keep(found: dict[str, Any], out: Path | None) -> None:
+    if out is not None:
+        with replacing(out) as file:
+            file.write((json.dumps(found, indent=1) + "\n").encode())
 
 
 def _shown(chosen: argparse.Namespace, method: str) -> str:

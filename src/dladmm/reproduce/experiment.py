@@ -63,6 +63,10 @@ class Experiment:
         """Whether its sizes are the paper's; statistics of data sets have no other."""
         return self.scale == "full" or self.kind == "data"
 
+    def seeds_of(self, method: str) -> int:
+        """How many initialisations: the method's own number, or the experiment's."""
+        return min(self.seeds, int(self.methods[method].get("seeds", self.seeds)))
+
     @property
     def command(self) -> str:
         return f"dladmm reproduce {self.id} --scale {self.scale}"

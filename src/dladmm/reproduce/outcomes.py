@@ -146,11 +146,10 @@ def _accuracy_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]
     if e.milestones:
         for dataset, method in product(e.datasets, e.methods):
             found = [evidence.accuracy_at(dataset, method, k) for k in e.milestones]
-            seconds = evidence.seconds(dataset, method)
             shown = ["-" if m is None else f"{m.value:.4f}" for m in found]
-            shown.append("-" if seconds is None else f"{seconds:.4f}")
-            table.append([dataset, METHOD_NAMES.get(method, method), *shown])
-        return ["data set", "method", *(f"k={k}" for k in e.milestones), "s / epoch"], table
+            runs = str(len(evidence.of(dataset, method)))
+            table.append([dataset, METHOD_NAMES.get(method, method), runs, *shown])
+        return ["data set", "method", "runs", *(f"k={k}" for k in e.milestones)], table
     for method in e.methods:
         found = [evidence.accuracy(dataset, method) for dataset in e.datasets]
         table.append([METHOD_NAMES.get(method, method), *("-" if m is None else str(m) for m in found)])
@@ -176,7 +175,8 @@ def _told(e: Experiment, evidence: Evidence, dataset: str, method: str, verdict:
     ours, highest = evidence.accuracy(dataset, method), evidence.highest(dataset, method)
     if ours is None or highest is None:
         return "-"
-    few = "" if ours.count == e.seeds else f" ({ours.count} of {e.seeds})"
+    asked = e.seeds_of(method)
+    few = "" if ours.count == asked else f" ({ours.count} of {asked})"
     best = f", highest on the way {highest.value:.4f}" if verdict == verdicts.DIFFERS else ""
     return f"{ours}{few}{best}"
 

@@ -45,7 +45,7 @@ def _cells(e: Experiment, device: str) -> Iterator[Cell]:
             name: values[dataset] if isinstance(values, dict) else values for name, values in e.grid.items()
         }
         for method, point in product(e.methods, product(*axes.values())):
-            for seed in range(e.seeds):
+            for seed in range(e.seeds_of(method)):
                 yield _cell(e, dataset, method, dict(zip(axes, point, strict=True)), seed, device)
 
 
@@ -97,7 +97,7 @@ def _cell(e: Experiment, dataset: str, method: str, point: dict[str, Any], seed:
 
 def _options(e: Experiment, dataset: str, method: str) -> dict[str, Any]:
     """What the method is told; TOML has no None, so "none" stands for it."""
-    options = dict(e.methods[method])
+    options = {key: value for key, value in e.methods[method].items() if key != "seeds"}
     if options.pop("settings_of", None):
         known = {key: value for key, value in SETTINGS[dataset.replace("_", "-")].items() if key != "hidden"}
         if e.scale == "quick":

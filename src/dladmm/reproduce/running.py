@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from dladmm import datasets
+from dladmm.callbacks import Callback
 from dladmm.cells import Problem, finished, save
 from dladmm.datasets import ImageData
 from dladmm.errors import InputError
+from dladmm.measuring import score
 from dladmm.reproduce.estimate import Clock, words
 from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.pausing import Pausing
 from dladmm.reproduce.plan import ACTIVATION, DTYPE, LOSS, Cell, cells
 from dladmm.run_data import rows_of
 from dladmm.status import Status
-from dladmm.trainer import Result
+from dladmm.trainer import Result, Trainer
 
 Say = Callable[[str], None]
 
@@ -38,7 +40,8 @@ def to_stderr(line: str) -> None:
 class Session:
     """How a reproduction is run: where to, on what, which cells, for how long.
 
-    ``share`` (i, n) takes the i-th of every n cells, so that n sessions with one ``out`` divide the work. ``redo`` runs cells again whose settings have changed; ``collect`` runs none and sums up what is there.
+    ``share`` (i, n) takes the i-th of every n cells, so that n sessions with one ``out`` divide the work. ``redo`` runs
+    cells again whose settings have changed; ``collect`` runs none and sums up what is there.
     """
 
     out: Path
@@ -138,11 +141,24 @@ def run_cell(experiment: Experiment, cell: Cell, session: Session) -> Status:
 
         return weigh(experiment, cell, session)
     pause = Pausing(_partial(session, experiment, cell), cell.settings)
-    result = train(experiment, cell, session, [pause])
+    early = [FirstEpochs()] if experiment.kind == "accuracy" else []
+    result = train(experiment, cell, session, [pause, *early])
     if result.status is not Status.INTERRUPTED:
         keep(result, experiment, cell, session)
         pause.clear()
     return result.status
+
+
+class FirstEpochs(Callback):
+    """Test accuracy after each of the first ten epochs, whatever the interval of the other measurements."""
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        if trainer.history.n_iter > 10 or trainer.history["val_accuracy"][-1] is not None:
+            return
+        if trainer.validation is not None:
+            x, risk = trainer.validation
+            loss, accuracy = score(risk, trainer.engine.chain.predict(trainer.state.params, x))
+            trainer.history.amend(val_loss=loss, val_accuracy=accuracy)
 
 
 def train(experiment: Experiment, cell: Cell, session: Session, callbacks: list[Any]) -> Result:
