@@ -148,6 +148,16 @@ def test_layers_can_be_stacked_and_come_after_others(sequences):
     assert result.certificate.certified, str(result.certificate)
 
 
+def test_maps_before_a_recurrent_layer_are_no_variables(sequences):
+    X, first, _ = sequences
+    module = nn.Sequential(nn.Unflatten(1, (4, 3)), *network(nn.RNN(3, 5, batch_first=True)))
+    assert len(from_module(module)) == 2
+    result = train(module, X.reshape(80, 12), first, max_iter=10)
+    same = train(network(nn.RNN(3, 5, batch_first=True)), X, first, max_iter=10)
+    assert result.certificate.certified, str(result.certificate)
+    assert result.history["lagrangian"] == same.history["lagrangian"]
+
+
 def test_masked_targets_do_not_count(sequences):
     X, _, largest = sequences
     mask = np.arange(4)[None] < (1 + np.arange(len(X)) % 4)[:, None]

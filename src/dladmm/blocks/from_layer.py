@@ -68,14 +68,17 @@ def _block_of(layer: nn.Module) -> Block:
 
 
 def joined(blocks: list[Block]) -> list[Block]:
-    """The same chain with linear maps without parameters made part of a linear block that follows them."""
+    """The same chain with linear maps without parameters made part of the block that follows them.
+
+    That block is linear, or the maps come first and what they see is data.
+    """
     result: list[Block] = []
     waiting: list[LinearMap] = []
     for block in blocks:
         if isinstance(block, LinearMap):
             waiting.append(block)
             continue
-        if waiting and isinstance(block, (Affine, Convolution, Positionwise)):
+        if waiting and (not result or isinstance(block, (Affine, Convolution, Positionwise))):
             result.append(Composed(waiting, block, first=not result))
         else:
             result += [*waiting, block]

@@ -104,16 +104,17 @@ class LinearMap(Block):
 
 
 class Composed(Block):
-    """``g(B, v) = h(B, A v)``: a linear block h behind linear maps without parameters, as one link.
+    """``g(B, v) = h(B, A v)``: a block h behind linear maps without parameters, as one link.
 
     A Flatten before a Linear, or an average pooling before a convolution, needs no variable of its own: every relaxed
-    link weakens what a backward sweep hands down.
+    link weakens what a backward sweep hands down. h is linear in its input, or the block is the chain's ``first`` one,
+    whose input is data.
     """
-
-    linear = True
 
     def __init__(self, maps: list[LinearMap], block: Block, *, first: bool = False) -> None:
         self.maps, self.block = maps, block
+        self.linear, self.continuous = block.linear, block.continuous
+        self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
         self._behind = not first
         self.counts_rows, self.penalised = block.counts_rows, block.penalised
         self.knows_of_input, self.remembers = block.knows_of_input, block.remembers
@@ -141,6 +142,18 @@ class Composed(Block):
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return self.block.forward(params, self.mapped(v))
+
+    def evaluate(self, params: Params, v: Tensor) -> Tensor:
+        return self.block.evaluate(params, self.mapped(v))
+
+    def observe(self, params: Params, v: Tensor) -> None:
+        self.block.observe(params, self.mapped(v))
+
+    def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.block.recompute(params, self.mapped(v), prediction)
+
+    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
+        return self.block.own_energy(params, self.mapped(v), prediction, weight)
 
     def to_module(self, params: Params) -> nn.Module:
         return nn.Sequential(*(m.to_module({}) for m in self.maps), self.block.to_module(params))

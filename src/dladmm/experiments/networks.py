@@ -3,10 +3,11 @@
     python -m dladmm.experiments.networks digits --seeds 3 --out docs/results/networks-digits.json
     python -m dladmm.experiments.networks mnist --samples 5000 --device cpu
 
-Prints one JSON object (progress goes to standard error); with ``--out`` the methods are added to those in the file. The
-network has two convolutions and one hidden linear layer. Full batch, float32; accelerated mode with no setting given,
-Adam at 1e-3. ``--held-out N`` measures on N training images that are left out instead of on the test set: what settings
-are chosen by.
+Prints one JSON object (progress goes to standard error); with ``--out`` the methods are added to those in the file.
+``--network cnn`` has two convolutions and one hidden linear layer; ``elman`` and ``gru`` read an image row by row;
+``sign`` is an MLP of one hidden layer of 400 signs, beside it Adam on the straight-through estimator. Full batch,
+float32; accelerated mode with no setting given (signs: convergent mode as in examples/sign_network.py), Adam at 1e-3.
+``--held-out N`` measures on N training images that are left out instead of on the test set, to choose settings by.
 """
 
 from __future__ import annotations
@@ -24,11 +25,18 @@ from torch import Tensor, nn
 from dladmm import baselines, datasets
 from dladmm.api import train
 from dladmm.atomic import replacing
+from dladmm.chain import Chain, mlp
 from dladmm.experiments.accelerated import Watch, summary
 from dladmm.progress import ProgressBar
+from dladmm.recurrent_module import Recurrent
 
+NETWORKS = ("cnn", "elman", "gru", "sign")
 DATASETS = ("digits", "mnist", "fashion_mnist")
 METHODS = ("accelerated", "adam")
+SIGN: dict[str, Any] = {
+    "mode": "convergent", "nu": 10.0, "damping": 1.0, "init_scale": 1.0, "regularizer": {"name": "l2", "strength": 3.0},
+}  # fmt: skip
+"""How networks of signs are trained: resynchronised signs give no signal, so accelerated mode is not for them."""
 
 
 def cnn(pixels: int) -> nn.Sequential:
@@ -45,6 +53,32 @@ def cnn(pixels: int) -> nn.Sequential:
     )  # fmt: skip
 
 
+class StraightThrough(nn.Module):
+    """sign(z), whose gradient is taken to be that of hardtanh: how back-propagation is made to train signs."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        soft = z.clamp(-1, 1)
+        return soft + (torch.where(z >= 0, 1.0, -1.0) - soft).detach()
+
+
+def recurrent(kind: type[nn.RNN] | type[nn.GRU], pixels: int) -> nn.Sequential:
+    """Reads an image row by row."""
+    side = round(pixels**0.5)
+    layer = Recurrent(kind(side, 64, batch_first=True))
+    return nn.Sequential(nn.Unflatten(1, (side, side)), layer, nn.Linear(64, 10))
+
+
+def network(name: str, pixels: int, method: str) -> nn.Module | Chain:
+    """The network of an experiment; for signs Adam gets the straight-through estimator."""
+    if name == "cnn":
+        return cnn(pixels)
+    if name in ("elman", "gru"):
+        return recurrent(nn.RNN if name == "elman" else nn.GRU, pixels)
+    if method == "adam":
+        return nn.Sequential(nn.Linear(pixels, 400), StraightThrough(), nn.Linear(400, 10))
+    return mlp([pixels, 400, 10], "sign")
+
+
 Split = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -58,10 +92,12 @@ def split(data: Any, samples: int | None, held_out: int) -> Split:
     return (x[kept], y[kept]), (torch.as_tensor(data.x_test), torch.as_tensor(data.y_test))
 
 
-def run(rows: Split, method: str, seed: int, iterations: int, device: str, **changes: Any) -> dict[str, Any]:
+def run(
+    rows: Split, name: str, method: str, seed: int, iterations: int, device: str, **changes: Any
+) -> dict[str, Any]:
     """One method from one initialisation, measured."""
     watch = Watch()
-    given = cnn(rows[0][0].shape[1]), *rows[0]
+    given = network(name, rows[0][0].shape[1], method), *rows[0]
     settings: dict[str, Any] = {
         "max_iter": iterations,
         "eps_rel": 0.0,
@@ -72,7 +108,8 @@ def run(rows: Split, method: str, seed: int, iterations: int, device: str, **cha
         "diagnostics_every": iterations,
     } | changes
     if method == "accelerated":
-        return summary(train(*given, mode="accelerated", **settings), watch)
+        own = SIGN if name == "sign" else {"mode": "accelerated"}
+        return summary(train(*given, **own | settings), watch)
     return summary(baselines.train(method, *given, **settings), watch)
 
 
@@ -81,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dataset", choices=DATASETS)
+    parser.add_argument("--network", choices=NETWORKS, default="cnn")
     parser.add_argument("--samples", type=int, help="how many training images (default: all)")
     parser.add_argument("--held-out", type=int, default=0, help="measure on so many training images instead")
     parser.add_argument("--iterations", type=int, default=100)
@@ -91,13 +129,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args(arguments)
     rows = split(datasets.load(chosen.dataset), chosen.samples, chosen.held_out)
-    found: dict[str, Any] = {"data": chosen.dataset, "samples": len(rows[0][0]), "methods": {}}
+    found: dict[str, Any] = {
+        "data": chosen.dataset,
+        "network": chosen.network,
+        "samples": len(rows[0][0]),
+        "methods": {},
+    }
     if chosen.out is not None and chosen.out.exists():
         found = json.loads(chosen.out.read_text(encoding="utf-8"))
     for method in chosen.methods.split(","):
         changes = chosen.settings if method == "accelerated" else {}
         runs = [
-            run(rows, method, seed, chosen.iterations, chosen.device, **changes)
+            run(rows, chosen.network, method, seed, chosen.iterations, chosen.device, **changes)
             for seed in range(chosen.seeds)
         ]
         means = {
@@ -114,6 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _shown(chosen: argparse.Namespace, method: str) -> str:
     words = ["python -m dladmm.experiments.networks", chosen.dataset, f"--methods {method}"]
+    words += [] if chosen.network == "cnn" else [f"--network {chosen.network}"]
     words += [f"--samples {chosen.samples}"] if chosen.samples else []
     words += [f"--held-out {chosen.held_out}"] if chosen.held_out else []
     words += [f"--settings '{json.dumps(chosen.settings)}'"] if chosen.settings else []

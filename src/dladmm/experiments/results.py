@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dladmm.experiments.accelerated_page import render as accelerated
+from dladmm.experiments.networks_page import render as networks
 from dladmm.reproduce.pages import markdown as reproduction
 
 HEAD = """# Results
@@ -52,7 +53,7 @@ BENCHMARKS = {
 
 def render(folder: Path) -> str:
     """The whole page."""
-    sections = [HEAD, *accelerated(folder)]
+    sections = [HEAD, *accelerated(folder), *networks(folder)]
     for name, title in TITLES.items():
         path = folder / f"{name}.json"
         if path.exists():
