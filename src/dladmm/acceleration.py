@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Params, Step
-from dladmm.chain import positions
+from dladmm.chain import link_factors
 from dladmm.dropping import RowDrops
 from dladmm.engine import Engine, State
 from dladmm.errors import InputError
@@ -73,7 +73,7 @@ class Accelerated:
         self._trial = replace(state, outputs=buffers[0], predictions=buffers[1], u=torch.empty_like(state.u))
         self.iteration = self.momentum = self.level = self.calm = 0
         self.patience, self.fade = PATIENCE, FIRST_FADE
-        self._trial.links = tuple(1.0 / n for n in positions(engine.chain, state.outputs))
+        self._trial.links = link_factors(engine.chain, state.outputs)
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 

@@ -97,15 +97,19 @@ class Chain:
         )
 
 
-def positions(chain: Chain, outputs: Sequence[Tensor]) -> list[int]:
-    """At how many positions every link speaks of one sample: those of an image (channels, height, width).
+RECURRENT_LINKS = 10.0
+"""What a link of a recurrent network weighs beside that of others: as much as the last one."""
 
-    The block after an image sees all its positions together, so a link counts by the mean over them; otherwise what is
-    handed down to one position would be too little to move it.
+
+def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
+    """What every link weighs in accelerated mode beside a link of an MLP (docs/any_network.md).
+
+    The block after an image (channels, height, width) sees all its positions together, so a link counts by the mean
+    over them; otherwise what is handed down to one position would be too little to move it.
     """
     if any(block.own_variables for block in chain):
-        return [1] * len(outputs)
-    return [math.prod(v.shape[2:]) for v in outputs]
+        return (RECURRENT_LINKS,) * len(outputs)
+    return tuple(1.0 / math.prod(v.shape[2:]) for v in outputs)
 
 
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:

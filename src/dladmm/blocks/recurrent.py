@@ -27,6 +27,10 @@ _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_ce
 """Torch's cells whose state is the hidden state alone."""
 
 
+ROUNDS = 3
+"""A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
+
+
 class RecurrentStates(Block):
     """All states of an Elman network, a GRU or an LSTM; the state of an LSTM is (h, c).
 
@@ -109,13 +113,15 @@ class RecurrentStates(Block):
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
     ) -> list[Step]:
-        """The states and B: lines 4, 5 of Algorithm 1 backward in time, lines 8, 9 forward in time."""
-        if scope.forward:
-            return [
-                self._update_B(params, v, term, penalty, scope),
-                *self._update_states(params, v, term, scope),
-            ]
-        return [*self._update_states(params, v, term, scope), self._update_B(params, v, term, penalty, scope)]
+        """The states and B: lines 4 and 5 of Algorithm 1 backward, lines 8 and 9 forward, a few times over."""
+        steps: list[Step] = []
+        for _ in range(ROUNDS):
+            if not scope.forward:
+                steps.append(self._update_states(params, v, term, scope))
+            steps.append(self._update_B(params, v, term, penalty, scope))
+            if scope.forward:
+                steps.append(self._update_states(params, v, term, scope))
+        return steps
 
     def _update_B(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
         """``argmin_B sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2 + Omega(B)``: one step for all of time.
@@ -188,7 +194,7 @@ class RecurrentStates(Block):
         damping = scope.options.damping * gram.diagonal().mean()
         return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
 
-    def _update_states(self, params: Params, v: Tensor, term: Term, scope: Scope) -> list[Step]:
+    def _update_states(self, params: Params, v: Tensor, term: Term, scope: Scope) -> Step:
         """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2`` over all of time together.
 
         The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
@@ -205,7 +211,7 @@ class RecurrentStates(Block):
 
         anchor = Anchor(term.weight, torch.zeros_like(s))
         found = majorised_step([start], evaluate, point, anchor, term, scope, "S")
-        return [Step("s", found.squared, found.rate)]
+        return Step("s", found.squared, found.rate)
 
     def _rolled_out(self, params: Params, v: Tensor, e: Tensor) -> Tensor:
         """``s_t = cell(x_t, s_{t-1}) + e_t``."""
