@@ -69,9 +69,9 @@ def _graphs(reports: dict[str, dict[str, Any]]) -> str:
     lines = [
         "## Graphs, accelerated mode from its default: test accuracy",
         "",
-        "    python -m dladmm.experiments.accelerated NAME --seeds 10",
+        *_commands(reports),
         "",
-        "The paper's network (128 hidden units), mean of the initialisations; accelerated mode until it settled, the",
+        "The paper's network (128 hidden units), mean of the initialisations; accelerated mode 200 iterations, the",
         "others 500 epochs at the paper's learning rates; the paper's best is the best of any method in its table.",
         "A dash: not run yet.",
         "",
@@ -112,6 +112,16 @@ def _tabular(report: dict[str, Any]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _commands(reports: dict[str, dict[str, Any]]) -> list[str]:
+    pairs = [(name, found["command"]) for name, of in reports.items() for found in of["methods"].values()]
+    return sorted({f"    {_any(name, command)}" for name, command in pairs})
+
+
+def _any(name: str, command: str) -> str:
+    """The command with NAME in the place of the data set, so that one line serves all."""
+    return command.replace(name.replace("-", "_"), "NAME").replace(name, "NAME")
+
+
 def _note(report: dict[str, Any]) -> list[str]:
     return [report["note"], ""] if "note" in report else []
 
@@ -130,4 +140,5 @@ def _rises(method: str, runs: list[dict[str, Any]]) -> str:
 
 
 def _seconds(runs: list[dict[str, Any]]) -> str:
-    return f"{sum(run['seconds_per_iteration'] for run in runs) / len(runs):.3f}"
+    known = [run["seconds_per_iteration"] for run in runs if run["seconds_per_iteration"] is not None]
+    return f"{sum(known) / len(known):.3f}" if known else "-"
