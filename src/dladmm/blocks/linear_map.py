@@ -181,8 +181,8 @@ class Composed(Block):
             )
             v.copy_(self.adjoint(held, v))
             return steps
-        scope.memory.pop("gram", None)
-        scope.memory.pop("factor_key", None)
+        for stale in self.knows_of_input:
+            scope.memory.pop(stale, None)
         weights = {name: p for name, p in params.items() if name != "b"}
         return update_linear_input(
             v,
