@@ -1,0 +1,228 @@
+"""How the time of an iteration grows: with samples and width of an MLP, and with the edges of a graph.
+
+    python benchmarks/growth.py --device cuda --json > growth.json             # 5,000 to 60,000 samples, width 1000
+    python benchmarks/growth.py --samples 5000,10000,20000 --width 200 --widths 50,100,200,400 --width-samples 5000
+    python benchmarks/growth.py --axes edges --nodes 10000,30000,100000
+
+- *samples*: an MLP with two hidden layers of --width units, convergent mode with quadratic steps and with exact solves,
+  and accelerated mode;
+- *width*: the same with --width-samples samples and two hidden layers of each of --widths units;
+- *edges*: a GCN with the paper's settings (quadratic steps; accelerated mode with --graph-modes) on stochastic block
+  model graphs whose nodes all have the same mean degree, so that edges and nodes grow together.
+
+At every size the modes are timed in turn; times are medians, warm and synchronised. An iteration is what the trainer
+does: a sweep and its measurements. In accelerated mode an iteration may be tried again; where there were iterations
+with one attempt, the median is theirs. Every exponent is the slope of log time over log size by least squares, over
+all sizes and (at the top) between the two largest, where a fixed cost a step hides least; beside it the exponent of the
+lowest times, which other work on the machine disturbs less. The data are generated with a fixed seed. The table goes to standard output; with --json it goes to standard error and one JSON object to standard
+output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this checkout, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from compact_json import dumps, rounded
+from gcn import graph_iteration
+from mlp import Contender, library, random_data, synchronize, whole_numbers
+
+from dladmm import machine
+from dladmm.datasets.generated import sbm
+from dladmm.replay import WARM_CALLS
+from dladmm.reproduce.fits import growth
+
+AXES = ("samples", "width", "edges")
+MLP_MODES = ("quadratic", "exact", "accelerated")
+GRAPH_MODES: dict[str, dict[str, Any]] = {"paper": {"rho": 1e-3}, "accelerated": {}}
+NODES = {"cpu": [10_000, 20_000, 50_000, 100_000], "cuda": [10_000, 30_000, 100_000, 300_000, 1_000_000]}
+
+
+def timed(contenders: dict[str, Contender], settings: argparse.Namespace) -> None:
+    """Each of them ``settings.iterations`` times, in turn, after calls that warm it."""
+    device = torch.device(settings.device)
+    warm = max(settings.warmup, WARM_CALLS + 2 if settings.compile else 0)
+    for contender in contenders.values():
+        for _ in range(warm):
+            contender.step()
+    synchronize(device)
+    for _ in range(settings.iterations):
+        for contender in contenders.values():
+            contender.time(device)
+
+
+def rows_of(axis: str, size: int, contenders: dict[str, Contender], **about: Any) -> list[dict[str, Any]]:
+    """A row for each mode; ``size`` is where it stands on its axis."""
+    return [
+        {
+            "axis": axis,
+            "mode": mode,
+            "size": size,
+            "seconds": contender.median_like_recorded or contender.median,
+            "lowest_seconds": min(contender.seconds),
+            "attempts": contender.attempts,
+        }
+        | about
+        for mode, contender in contenders.items()
+    ]
+
+
+def mlp_rows(axis: str, samples: int, width: int, settings: argparse.Namespace) -> list[dict[str, Any]]:
+    sizes = [settings.inputs, width, width, settings.classes]
+    shape = argparse.Namespace(**vars(settings) | {"samples": samples})
+    x, y = random_data(shape, torch.float32, torch.device(settings.device))
+    contenders = {
+        mode: library(mode, sizes, x, y, settings.seed, compile=settings.compile) for mode in MLP_MODES
+    }
+    timed(contenders, settings)
+    return rows_of(axis, samples if axis == "samples" else width, contenders, samples=samples, width=width)
+
+
+def graph_rows(nodes: int, settings: argparse.Namespace) -> list[dict[str, Any]]:
+    began = time.perf_counter()
+    data = sbm(n_nodes=nodes, degree=settings.degree, n_features=settings.features, seed=settings.seed)
+    generating = time.perf_counter() - began
+    contenders = {
+        mode: graph_iteration(
+            mode, data, settings.hidden, torch.device(settings.device), compile=settings.compile, **options
+        )[0]
+        for mode, options in GRAPH_MODES.items()
+        if mode in settings.graph_modes
+    }
+    timed(contenders, settings)
+    edges = data.edge_index.shape[1] // 2
+    return rows_of("edges", edges, contenders, nodes=nodes, generating_seconds=generating)
+
+
+def fitted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An exponent for every axis and mode that has two sizes or more, from the seconds of its rows."""
+    found = []
+    for axis, mode in dict.fromkeys((row["axis"], row["mode"]) for row in rows):
+        of_it = [row for row in rows if (row["axis"], row["mode"]) == (axis, mode)]
+        if len({row["size"] for row in of_it}) < 2:
+            continue
+        sizes = [row["size"] for row in of_it]
+        fit, lowest = (growth(sizes, [[row[key] for row in of_it]]) for key in ("seconds", "lowest_seconds"))
+        found.append(
+            {
+                "axis": axis,
+                "mode": mode,
+                "exponent": fit.exponent,
+                "top": fit.top,
+                "r2": fit.r2,
+                "of_lowest": lowest.exponent,
+            }
+        )
+    return found
+
+
+def measure(settings: argparse.Namespace) -> dict[str, Any]:
+    torch.set_num_threads(settings.threads)
+    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+    rows: list[dict[str, Any]] = []
+    work = [("samples", (n, settings.width)) for n in settings.samples]
+    work += [("width", (settings.width_samples, w)) for w in settings.widths]
+    work += [("edges", (n,)) for n in settings.nodes]
+    for axis, size in work:
+        if axis not in settings.axes:
+            continue
+        new = graph_rows(*size, settings) if axis == "edges" else mlp_rows(axis, *size, settings)
+        gc.collect()  # a trainer's parts refer to each other
+        if settings.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        rows += new
+        shown = ", ".join(f"{row['mode']} {1e3 * row['seconds']:.2f} ms" for row in new)
+        print(f"{axis} {new[0]['size']:,}: {shown}", file=sys.stderr, flush=True)
+    rows = rounded(rows)  # the exponents are those of the figures that are printed
+    return {
+        "command": settings.command,
+        "machine": machine.describe(settings.device),
+        "settings": {key: value for key, value in vars(settings).items() if key != "command"},
+        "exponents": rounded(fitted(rows)),
+        "rows": rows,
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report for people: a block for each axis, with a column for each mode."""
+    settings, where = report["settings"], report["machine"]
+    lines = [
+        f"{where['device']}, {where['threads']} threads, {where['cpu']}, torch {where['torch']}; "
+        f"medians of {settings['iterations']}, milliseconds an iteration"
+    ]
+    about = {
+        "samples": f"{settings['inputs']}-{settings['width']}-{settings['width']}-{settings['classes']}",
+        "width": f"two hidden layers, {settings['width_samples']:,} samples",
+        "edges": f"block model graphs, mean degree {settings['degree']:g}, {settings['hidden']} hidden units",
+    }
+    for axis in AXES:
+        rows = [row for row in report["rows"] if row["axis"] == axis]
+        if not rows:
+            continue
+        modes = list(dict.fromkeys(row["mode"] for row in rows))
+        lines += ["", f"{axis}: {about[axis]}", f"{'':16}" + "".join(f"{mode:>14}" for mode in modes)]
+        for size in dict.fromkeys(row["size"] for row in rows):
+            seconds = {row["mode"]: row["seconds"] for row in rows if row["size"] == size}
+            lines.append(f"{size:>16,}" + "".join(f"{1e3 * seconds[mode]:14.2f}" for mode in modes))
+        fits = {fit["mode"]: fit for fit in report["exponents"] if fit["axis"] == axis}
+        if fits:
+            for name, key in (
+                ("exponent", "exponent"),
+                ("at the top", "top"),
+                ("of the lowest", "of_lowest"),
+            ):
+                lines.append(f"{name:>16}" + "".join(f"{fits[mode][key]:14.2f}" for mode in modes))
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
+    parser.add_argument("--inputs", type=int, default=784)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--samples", type=whole_numbers, default=[5_000, 10_000, 20_000, 40_000, 60_000])
+    parser.add_argument("--width", type=int, default=1000, help="hidden units while samples grow")
+    parser.add_argument("--widths", type=whole_numbers, default=[250, 500, 1000, 2000])
+    parser.add_argument("--width-samples", type=int, default=20_000, help="samples while the width grows")
+    parser.add_argument(
+        "--nodes", type=whole_numbers, help="up to 100,000 on a CPU and 1,000,000 on a GPU by default"
+    )
+    parser.add_argument("--degree", type=float, default=20.0, help="edges are half of it times the nodes")
+    parser.add_argument("--features", type=int, default=128, help="of a node")
+    parser.add_argument("--hidden", type=int, default=128, help="hidden units of the GCN")
+    parser.add_argument("--graph-modes", nargs="+", choices=GRAPH_MODES, default=["paper"])
+    parser.add_argument("--iterations", type=int, default=9, help="timed ones")
+    parser.add_argument("--warmup", type=int, default=3, help="untimed ones")
+    parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
+    parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    settings = parser.parse_args(arguments)
+    if settings.iterations < 1:
+        parser.error("--iterations must be at least 1")
+    if settings.nodes is None:
+        settings.nodes = NODES["cuda" if settings.device.startswith("cuda") else "cpu"]
+    given = sys.argv[1:] if arguments is None else arguments
+    settings.command = f"python benchmarks/growth.py {' '.join(given)}".strip()
+    report = measure(settings)
+    print(table(report), file=sys.stderr if settings.json else sys.stdout)
+    if settings.json:
+        print(dumps(report))
+
+
+if __name__ == "__main__":
+    main()
