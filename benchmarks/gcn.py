@@ -1,4 +1,4 @@
-"""Time and memory of one dlADMM iteration on graphs, beside the paper's table and one Adam epoch of the same network.
+"""Time and memory of a dlADMM iteration on graphs, beside the paper's table and an Adam epoch.
 
     python benchmarks/gcn.py                                   # five data sets, 16 to 256 hidden units
     python benchmarks/gcn.py --datasets cora --hidden 128      # one cell
@@ -6,19 +6,20 @@
 
 Measured in one process and in turn, so that other work on the machine meets all alike:
 
-- *certified*: an iteration inside the certified region (rho = 1.5, mu = .01, l2 on W, the last W solved exactly);
-- *paper*: an iteration with the paper's settings, quadratic steps and its loop from alpha0 = t0 = 1 (mu = 1e-3, rho by
-  --rho, the settings of src/dladmm/reproduce/configs/gcn-time-neurons.toml);
+- *certified*: an iteration inside the certified region (rho = 1.5, mu = .01, l2 on W, the last W solved
+  exactly);
+- *paper*: an iteration with the paper's settings, quadratic steps and its loop from alpha0 = t0 = 1 (mu =
+  1e-3, rho by --rho, the settings of src/dladmm/reproduce/configs/gcn-time-neurons.toml);
 - *accelerated*: an iteration of mode="accelerated" (a refused attempt is part of it);
-- one full-batch *Adam* epoch, with the same products: the features or A~ X, whichever form is cheaper, and stored
-  transposes for the backward pass too.
+- one full-batch *Adam* epoch, with the same products: the features or A~ X, whichever form is cheaper, and
+  stored transposes for the backward pass too.
 
-An iteration is a backward and a forward sweep with the Lagrangian and the residuals measured, as in training; an epoch
-is forward, backward and Adam's step. Times are medians, warm and synchronised. The paper's seconds are those of its
-table "running time 3" for the same data set, hidden units and rho; its machine is not ours. Memory is the peak of the
-process above what it held before the certified run (CPU) or torch's peak allocation (GPU), A~ and features included.
-A data set that is not found is left out, with a line that says so. The table goes to standard output; with --json it
-goes to standard error and one JSON object to standard output.
+An iteration is a backward and a forward sweep with the Lagrangian and the residuals measured, as in training;
+an epoch is forward, backward and Adam's step. Times are medians, warm and synchronised. The paper's seconds
+are those of its table "running time 3" for the same data set, hidden units and rho; its machine is not ours.
+Memory is the peak of the process above what it held before the certified run (CPU) or torch's peak allocation
+(GPU), A~ and features included. A data set that is not found is left out, with a line that says so. The table
+goes to standard output; with --json it goes to standard error and one JSON object to standard output.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def adam_epoch(problem: GraphProblem, weights: list[Tensor]) -> Callable[[], Non
 def graph_iteration(
     mode: str, data: GraphData, hidden: int, device: torch.device, *, rows: str = "all", **changes: Any
 ) -> tuple[Contender, GraphProblem, list[Tensor]]:
-    """One iteration as the trainer makes it, the problem it works on, and a copy of the weights it starts from."""
+    """One iteration as the trainer makes it, its problem, and a copy of the weights it starts from."""
     changes = MODES[mode] | changes
     regularizer = changes.pop("regularizer", "auto")
     options = make_options(max_iter=NEVER, diagnostics_every=NEVER, **({"dropout": 0.0} | changes))
@@ -149,7 +150,7 @@ def graph_iteration(
 
 
 def paper_seconds(name: str, hidden: int) -> dict[float, float]:
-    """The paper's seconds an epoch for this data set and width, by rho; empty where its table has no such cell."""
+    """The paper's seconds an epoch for this data set and width, by rho; empty where it has no such cell."""
     cells = paper.figures()["tab:running time 3"].get(name.replace("-", "_"))
     if cells is None or hidden not in cells["neurons"]:
         return {}
@@ -220,7 +221,8 @@ def measure(name: str, hidden: int, settings: argparse.Namespace) -> dict[str, A
 
 
 HEADER = (
-    f"{'':18} {'':>6} {'iteration, ms':^29} {'Adam':>8} {'to an Adam epoch':^17} {'paper':>7} {'times as fast':^13}\n"
+    f"{'':18} {'':>6} {'iteration, ms':^30} {'Adam':>8} {'to an Adam epoch':^17} "
+    f"{'paper':>7} {'times as fast':^13}\n"
     f"{'data set':18} {'hidden':>6} {'certified':>9} {'paper':>8} {'accelerated':>11} {'epoch':>8} "
     f"{'cert.':>5} {'paper':>5} {'acc.':>5} {'s':>7} {'paper':>6} {'acc.':>6} {'memory':>8}"
 )

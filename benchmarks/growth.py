@@ -1,21 +1,23 @@
 """How the time of an iteration grows: with samples and width of an MLP, and with the edges of a graph.
 
-    python benchmarks/growth.py --device cuda --json > growth.json             # 5,000 to 60,000 samples, width 1000
-    python benchmarks/growth.py --samples 5000,10000,20000 --width 200 --widths 50,100,200,400 --width-samples 5000
+    python benchmarks/growth.py --device cuda --json > growth.json      # 5,000 to 60,000 samples, width 1000
+    python benchmarks/growth.py --samples 5000,10000,20000 --width 200 --widths 100,200,400,800
     python benchmarks/growth.py --axes edges --nodes 10000,30000,100000
 
-- *samples*: an MLP with two hidden layers of --width units, convergent mode with quadratic steps and with exact solves,
-  and accelerated mode;
+- *samples*: an MLP with two hidden layers of --width units, convergent mode with quadratic steps and with
+  exact solves, and accelerated mode;
 - *width*: the same with --width-samples samples and two hidden layers of each of --widths units;
-- *edges*: a GCN with the paper's settings (quadratic steps; accelerated mode with --graph-modes) on stochastic block
-  model graphs whose nodes all have the same mean degree, so that edges and nodes grow together.
+- *edges*: a GCN with the paper's settings (quadratic steps; accelerated mode with --graph-modes) on
+  stochastic block model graphs whose nodes all have the same mean degree, so that edges and nodes grow
+  together.
 
-At every size the modes are timed in turn; times are medians, warm and synchronised. An iteration is what the trainer
-does: a sweep and its measurements. In accelerated mode an iteration may be tried again; where there were iterations
-with one attempt, the median is theirs. Every exponent is the slope of log time over log size by least squares, over
-all sizes and (at the top) between the two largest, where a fixed cost a step hides least; beside it the exponent of the
-lowest times, which other work on the machine disturbs less. The data are generated with a fixed seed. The table goes to standard output; with --json it goes to standard error and one JSON object to standard
-output.
+At every size the modes are timed in turn; times are medians, warm and synchronised. An iteration is what the
+trainer does: a sweep and its measurements. In accelerated mode an iteration may be tried again; where there
+were iterations with one attempt, the median is theirs. Every exponent is the slope of log time over log size
+by least squares, over all sizes and (at the top) between the two largest, where a fixed cost a step hides
+least; beside it the exponent of the lowest times, which other work on the machine disturbs less. The data are
+generated with a fixed seed. The table goes to standard output; with --json it goes to standard error and one
+JSON object to standard output.
 """
 
 from __future__ import annotations
