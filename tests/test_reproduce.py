@@ -188,7 +188,7 @@ def test_shares_divide_the_cells_between_sessions(session):
     e = small()
     shares = [replace(session, share=(i, 3)) for i in (1, 2, 3)]
     names = [[cell.name for cell in running_module.missing_cells(e, share)] for share in shares]
-    assert sorted(sum(names, [])) == sorted(cell.name for cell in cells(e, "cpu"))
+    assert sorted(name for some in names for name in some) == sorted(cell.name for cell in cells(e, "cpu"))
     for share in shares:
         assert reproduce_one(e, share)
     assert running_module.missing_cells(e, session) == []
