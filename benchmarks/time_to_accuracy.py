@@ -343,8 +343,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = parser.parse_args(arguments)
     if min(settings.iterations, settings.seeds, settings.adam_epochs) < 1:
         parser.error("--iterations, --seeds and --adam-epochs must be at least 1")
-    given = sys.argv[1:] if arguments is None else arguments
-    settings.command = f"python benchmarks/time_to_accuracy.py {' '.join(given)}".strip()
+    given = " ".join(sys.argv[1:] if arguments is None else arguments)
+    if settings.plot:  # where a picture was put says nothing of the figures
+        given = given.replace(f"--plot {settings.plot}", "").replace(f"--plot={settings.plot}", "")
+    settings.command = " ".join(f"python benchmarks/time_to_accuracy.py {given}".split())
     report = measure(settings)
     people = sys.stderr if settings.json else sys.stdout
     print(table(report), file=people)

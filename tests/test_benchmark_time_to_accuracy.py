@@ -42,6 +42,7 @@ def test_every_learner_and_seed_has_a_curve(run):
         assert of["seconds"] == sorted(of["seconds"])
         assert of["best_accuracy"] == max(of["accuracy"])
     assert table(report) in shown
+    assert report["command"].endswith(f"--iterations {ITERATIONS} --adam-epochs 3 --threads 1 --json")
     assert "no plot: matplotlib is not installed" in shown
 
 
