@@ -12,13 +12,14 @@
   steps the more nodes there are, certified mode (gcn.py), whose loop starts at the curvature, and with
   --graph-modes accelerated mode.
 
-At every size the modes are timed in turn; times are medians, warm and synchronised. An iteration is what the
-trainer does: a sweep and its measurements. In accelerated mode an iteration may be tried again; where there
-were iterations with one attempt, the median is theirs. Every exponent is the slope of log time over log size
-by least squares, over all sizes and (at the top) between the two largest, where a fixed cost a step hides
-least; beside it the exponent of the lowest times, which other work on the machine disturbs less. The data are
-generated with a fixed seed. The table goes to standard output; with --json it goes to standard error and one
-JSON object to standard output.
+All sizes and modes of an axis are timed in turn, so that other work on the machine meets all alike (with
+--one-at-a-time size after size, which takes less memory); times are medians, warm and synchronised. An
+iteration is what the trainer does: a sweep and its measurements. In accelerated mode an iteration may be
+tried again; where there were iterations with one attempt, the median is theirs. Every exponent is the slope
+of log time over log size by least squares, over all sizes and (at the top) between the two largest, where a
+fixed cost a step hides least; beside it the exponent of the lowest times, which other work on the machine
+disturbs less. The data are generated with a fixed seed. The table goes to standard output; with --json it
+goes to standard error and one JSON object to standard output.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,47 +54,57 @@ GRAPH_MODES: dict[str, dict[str, Any]] = {"paper": {"rho": 1e-3}, "certified": {
 NODES = {"cpu": [10_000, 20_000, 50_000, 100_000], "cuda": [10_000, 30_000, 100_000, 300_000, 1_000_000]}
 
 
-def timed(contenders: dict[str, Contender], settings: argparse.Namespace) -> None:
-    """Each of them ``settings.iterations`` times, in turn, after calls that warm it."""
+class Size(NamedTuple):
+    """One size on one axis: what is timed there, by mode, and what its rows say besides."""
+
+    axis: str
+    size: int
+    contenders: dict[str, Contender]
+    about: dict[str, Any]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "axis": self.axis,
+                "mode": mode,
+                "size": self.size,
+                "seconds": contender.median_like_recorded or contender.median,
+                "lowest_seconds": min(contender.seconds),
+                "attempts": contender.attempts,
+            }
+            | self.about
+            | ({"trials": trials(contender)} if self.axis == "edges" else {})
+            for mode, contender in self.contenders.items()
+        ]
+
+
+def timed(sizes: list[Size], settings: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of these sizes: all modes of all of them in turn, after calls that warm each."""
     device = torch.device(settings.device)
     warm = max(settings.warmup, WARM_CALLS + 2 if settings.compile else 0)
-    for contender in contenders.values():
+    contenders = [contender for size in sizes for contender in size.contenders.values()]
+    for contender in contenders:
         for _ in range(warm):
             contender.step()
     synchronize(device)
     for _ in range(settings.iterations):
-        for contender in contenders.values():
+        for contender in contenders:
             contender.time(device)
+    return [row for size in sizes for row in size.rows()]
 
 
-def rows_of(axis: str, size: int, contenders: dict[str, Contender], **about: Any) -> list[dict[str, Any]]:
-    """A row for each mode; ``size`` is where it stands on its axis."""
-    return [
-        {
-            "axis": axis,
-            "mode": mode,
-            "size": size,
-            "seconds": contender.median_like_recorded or contender.median,
-            "lowest_seconds": min(contender.seconds),
-            "attempts": contender.attempts,
-        }
-        | about
-        for mode, contender in contenders.items()
-    ]
-
-
-def mlp_rows(axis: str, samples: int, width: int, settings: argparse.Namespace) -> list[dict[str, Any]]:
+def mlp_size(axis: str, samples: int, width: int, settings: argparse.Namespace) -> Size:
     sizes = [settings.inputs, width, width, settings.classes]
     shape = argparse.Namespace(**vars(settings) | {"samples": samples})
     x, y = random_data(shape, torch.float32, torch.device(settings.device))
     contenders = {
         mode: library(mode, sizes, x, y, settings.seed, compile=settings.compile) for mode in MLP_MODES
     }
-    timed(contenders, settings)
-    return rows_of(axis, samples if axis == "samples" else width, contenders, samples=samples, width=width)
+    about = {"samples": samples, "width": width}
+    return Size(axis, about[axis], contenders, about)
 
 
-def graph_rows(nodes: int, settings: argparse.Namespace) -> list[dict[str, Any]]:
+def graph_size(nodes: int, settings: argparse.Namespace) -> Size:
     began = time.perf_counter()
     data = sbm(n_nodes=nodes, degree=settings.degree, n_features=settings.features, seed=settings.seed)
     generating = time.perf_counter() - began
@@ -103,10 +115,8 @@ def graph_rows(nodes: int, settings: argparse.Namespace) -> list[dict[str, Any]]
         for mode, options in GRAPH_MODES.items()
         if mode in settings.graph_modes
     }
-    timed(contenders, settings)
     edges = data.edge_index.shape[1] // 2
-    rows = rows_of("edges", edges, contenders, nodes=nodes, generating_seconds=generating)
-    return [row | {"trials": trials(contenders[row["mode"]])} for row in rows]
+    return Size("edges", edges, contenders, {"nodes": nodes, "generating_seconds": generating})
 
 
 def trials(contender: Contender) -> int:
@@ -151,20 +161,23 @@ def fitted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def measure(settings: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(settings.threads)
     torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+    makers: dict[str, list[Callable[[], Size]]] = {
+        "samples": [partial(mlp_size, "samples", n, settings.width, settings) for n in settings.samples],
+        "width": [partial(mlp_size, "width", settings.width_samples, w, settings) for w in settings.widths],
+        "edges": [partial(graph_size, n, settings) for n in settings.nodes],
+    }
     rows: list[dict[str, Any]] = []
-    work = [("samples", (n, settings.width)) for n in settings.samples]
-    work += [("width", (settings.width_samples, w)) for w in settings.widths]
-    work += [("edges", (n,)) for n in settings.nodes]
-    for axis, size in work:
-        if axis not in settings.axes:
-            continue
-        new = graph_rows(*size, settings) if axis == "edges" else mlp_rows(axis, *size, settings)
-        gc.collect()  # a trainer's parts refer to each other
-        if settings.device.startswith("cuda"):
-            torch.cuda.empty_cache()
-        rows += new
-        shown = ", ".join(f"{row['mode']} {1e3 * row['seconds']:.2f} ms" for row in new)
-        print(f"{axis} {new[0]['size']:,}: {shown}", file=sys.stderr, flush=True)
+    for axis in settings.axes:
+        groups = [[make] for make in makers[axis]] if settings.one_at_a_time else [makers[axis]]
+        for group in groups:
+            new = timed([make() for make in group], settings)
+            gc.collect()  # a trainer's parts refer to each other
+            if settings.device.startswith("cuda"):
+                torch.cuda.empty_cache()
+            rows += new
+            for row in new:
+                shown = f"{axis} {row['size']:,}, {row['mode']}: {1e3 * row['seconds']:.2f} ms"
+                print(shown, file=sys.stderr, flush=True)
     rows = rounded(rows)  # the exponents are those of the figures that are printed
     return {
         "command": settings.command,
@@ -231,6 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--graph-modes", nargs="+", choices=GRAPH_MODES, default=["paper", "certified"])
     parser.add_argument("--iterations", type=int, default=9, help="timed ones")
     parser.add_argument("--warmup", type=int, default=3, help="untimed ones")
+    parser.add_argument("--one-at-a-time", action="store_true", help="size after size, for less memory")
     parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
     parser.add_argument("--device", default="cpu")

@@ -13,8 +13,10 @@ The learners take one iteration each in turn (Adam two epochs, which cost less),
 machine meets all alike. The seconds of a learner are those of its own set-up (data already on the device) and
 iterations, synchronised; the accuracy on the test images after every iteration is not counted. What the first
 use costs in a process, compilation above all, is spent before on a learner that is thrown away, and reported
-as warm-up. A level is reached at the first iteration whose test accuracy is not below it. The table goes to
-standard output; with --json it goes to standard error and one JSON object to standard output.
+as warm-up. A level is reached at the first iteration whose test accuracy is not below it. Beside the seconds
+until then stand the steady ones, set-up and as many iterations at the median pace of the run: a machine that
+stalls moves only the former. The table goes to standard output; with --json it goes to standard error and one
+JSON object to standard output.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,26 +173,33 @@ class Run:
                 hits = self._learner.outputs().argmax(1) == self.problem.y_test
             self.accuracy.append(float(hits.double().mean()))
 
+    @property
+    def pace(self) -> float:
+        """The median seconds of an iteration."""
+        steps = [later - earlier for earlier, later in pairwise([self.set_up, *self.seconds])]
+        return statistics.median(steps) if steps else 0.0
+
+    def reached(self, level: float) -> dict[str, Any] | None:
+        """The first iteration at this level and the seconds until then; None where there was none."""
+        for k, value in enumerate(self.accuracy, start=1):
+            if value >= level:
+                steady = self.set_up + k * self.pace
+                return {"iteration": k, "seconds": self.seconds[k - 1], "steady_seconds": steady}
+        return None
+
     def report(self, levels: list[float]) -> dict[str, Any]:
         return {
             "learner": self.name,
             "seed": self.seed,
             "set_up_seconds": self.set_up,
+            "median_iteration_seconds": self.pace,
             "iterations": len(self.accuracy),
             "ended": self.ended,
             "best_accuracy": max(self.accuracy, default=None),
-            "reached": {str(level): reached(self.seconds, self.accuracy, level) for level in levels},
+            "reached": {str(level): self.reached(level) for level in levels},
             "seconds": self.seconds,
             "accuracy": self.accuracy,
         }
-
-
-def reached(seconds: list[float], accuracy: list[float], level: float) -> dict[str, Any] | None:
-    """The first iteration at this level and the seconds until then; None where there was none."""
-    for k, (at, value) in enumerate(zip(seconds, accuracy, strict=True), start=1):
-        if value >= level:
-            return {"iteration": k, "seconds": at}
-    return None
 
 
 def summarised(runs: list[dict[str, Any]], levels: list[float]) -> list[dict[str, Any]]:
@@ -205,14 +215,17 @@ def summarised(runs: list[dict[str, Any]], levels: list[float]) -> list[dict[str
                     "level": level,
                     "seeds": len(of_it),
                     "seeds_that_reached_it": len(found),
-                    "median_seconds": statistics.median(f["seconds"] for f in found) if found else None,
-                    "median_iteration": statistics.median(f["iteration"] for f in found) if found else None,
+                }
+                | {
+                    f"median_{key}": statistics.median(f[key] for f in found) if found else None
+                    for key in ("iteration", "seconds", "steady_seconds")
                 }
             )
-    adam = {row["level"]: row["median_seconds"] for row in rows if row["learner"] == "adam"}
+    adam = {row["level"]: row for row in rows if row["learner"] == "adam"}
     for row in rows:
-        own, theirs = row["median_seconds"], adam.get(row["level"])
-        row["seconds_to_adams"] = None if own is None or theirs is None else own / theirs
+        for key in ("seconds", "steady_seconds"):
+            own, theirs = row[f"median_{key}"], adam.get(row["level"], {}).get(f"median_{key}")
+            row[f"{key}_to_adams"] = None if own is None or theirs is None else own / theirs
     return rows
 
 
@@ -267,16 +280,20 @@ def table(report: dict[str, Any]) -> str:
         f"{settings['seeds']} seeds, {where['device']}, {where['threads']} threads, {where['cpu']}, "
         f"torch {where['torch']}",
         "",
-        f"{'':22} {'level':>6} {'seconds':>9} {'iteration':>9} {'to Adam':>8} {'seeds':>6}",
+        f"{'':22} {'level':>6} {'iteration':>9} {'seconds':>9} {'to Adam':>8} "
+        f"{'steady':>9} {'to Adam':>8} {'seeds':>6}",
     ]
     for row in report["summary"]:
-        seconds, ratio = row["median_seconds"], row["seconds_to_adams"]
-        shown = "-" if seconds is None else f"{seconds:.3f}"
-        iteration = "-" if seconds is None else f"{row['median_iteration']:g}"
-        counted = f"{row['seeds_that_reached_it']}/{row['seeds']}"
-        against = "-" if ratio is None else f"{ratio:.2f}"
-        level = f"{100 * row['level']:g} %"
-        lines.append(f"{row['learner']:22} {level:>6} {shown:>9} {iteration:>9} {against:>8} {counted:>6}")
+        level, counted = f"{100 * row['level']:g} %", f"{row['seeds_that_reached_it']}/{row['seeds']}"
+        cells = [
+            ("median_iteration", 9, "g"),
+            ("median_seconds", 9, ".3f"),
+            ("seconds_to_adams", 8, ".2f"),
+            ("median_steady_seconds", 9, ".3f"),
+            ("steady_seconds_to_adams", 8, ".2f"),
+        ]
+        shown = [f"{'-' if row[key] is None else format(row[key], how):>{w}}" for key, w, how in cells]
+        lines.append(f"{row['learner']:22} {level:>6} {' '.join(shown)} {counted:>6}")
     lines.append("")
     for name, seconds in report["warm_up_seconds"].items():
         best = [run["best_accuracy"] for run in report["runs"] if run["learner"] == name]
