@@ -46,7 +46,7 @@ PATIENCE, LONGEST_PATIENCE = 3, 192
 FIRST_FADE, FADE_GROWTH = 0.3, 1.05
 """Of the dropped entries: the share with which a run begins, and its growth after a step that was not refused."""
 
-NUMBERS = ("iteration", "momentum", "level", "calm", "patience", "fade", "rho", "nu")
+NUMBERS = ("iteration", "momentum", "level", "calm", "refused", "patience", "fade", "rho", "nu")
 """What an accelerated run must find again besides its previous parameters."""
 
 
@@ -71,7 +71,7 @@ class Accelerated:
         state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept
         buffers = [[torch.empty_like(v) for v in state.outputs] for _ in range(2)]
         self._trial = replace(state, outputs=buffers[0], predictions=buffers[1], u=torch.empty_like(state.u))
-        self.iteration = self.momentum = self.level = self.calm = 0
+        self.iteration = self.momentum = self.level = self.calm = self.refused = 0
         self.patience, self.fade = PATIENCE, FIRST_FADE
         self._trial.links = link_factors(engine.chain, state.outputs)
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
@@ -91,6 +91,7 @@ class Accelerated:
             if float(engine.objective(found)) <= objective:
                 self._accept(state, params, attempt, refused > 0)
                 return steps
+            self.refused += 1
         engine.resynchronise(state)
         return None
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dladmm.experiments.sizes import render as sizes
+
 METHODS = ("accelerated", "adam", "gd", "adagrad", "adadelta")
 IMAGES = {
     "mnist": ("MNIST", {"20": 0.960, "50": 0.972, "100": 0.978, "200": 0.981}),
@@ -36,6 +38,9 @@ def render(folder: Path) -> list[str]:
     tabular = folder / "tabular.json"
     if tabular.exists():
         parts.append(_tabular(json.loads(tabular.read_text(encoding="utf-8"))))
+    by_size = folder / "accelerated-sizes.json"
+    if by_size.exists():
+        parts.append(sizes(json.loads(by_size.read_text(encoding="utf-8"))))
     return parts
 
 
