@@ -215,7 +215,7 @@ def _subgradient_constant(history: History) -> float | None:
 
 def _largest_norm(state: State) -> float:
     tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
-    return max((float(t.abs().max()) if t.numel() else 0.0) for t in tensors)
+    return max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
 
 
 def _number(value: float | int | None, default: float = math.nan) -> float:

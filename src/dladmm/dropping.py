@@ -6,10 +6,13 @@ of 2 is still the same as standing there twice, and shuffling the samples change
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from dladmm.passes import nothing, one_pass
+from dladmm.rows import Source, slices
 
 LOW = 0xFFFFFFFF
 """Numbers are mixed modulo 2^32, in int64 where no product overflows into what is kept."""
@@ -24,27 +27,35 @@ PART = 1 << 22
 class RowDrops:
     """Drops entries of ``x``, anew for every ``turn``."""
 
-    def __init__(self, x: Tensor, seed: int) -> None:
-        x = x.flatten(1)
+    def __init__(self, x: Tensor | Source, seed: int) -> None:
+        n_columns = math.prod(x.shape[1:])
         generator = torch.Generator().manual_seed(seed)
-        direction = torch.rand(x.shape[1], generator=generator, dtype=torch.float64).to(x.device) + 0.5
-        step = max(1, PART // x.shape[1])
-        projected = torch.cat([part.double() @ direction for part in torch.split(x, step)])
+        direction = torch.rand(n_columns, generator=generator, dtype=torch.float64).to(x.device) + 0.5
+        parts = (x[rows].flatten(1) for rows in slices(len(x), max(1, PART // n_columns)))
+        projected = torch.cat([part.double() @ direction for part in parts])
         self._rows = _mixed((projected * RESOLUTION).round().long() + seed)[:, None]
-        self._columns = _mixed(torch.arange(x.shape[1], device=x.device) + 1)
-        self._dropped = torch.empty_like(x)
+        self._columns = _mixed(torch.arange(n_columns, device=x.device) + 1)
+        self._dropped = torch.empty_like(x.flatten(1)) if isinstance(x, Tensor) else None
 
-    def apply(self, x: Tensor, share: float, turn: int) -> Tensor:
+    def apply(self, x: Tensor | Source, share: float, turn: int) -> Tensor | Source:
         """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``.
 
         The answer is lent: the next call writes over it.
         """
         columns = _mixed(self._columns + turn)
         limit, factor = (
-            x.new_full((), number, dtype=torch.float64) for number in (share * (LOW + 1), 1 / (1 - share))
+            torch.full((), number, dtype=torch.float64, device=x.device)
+            for number in (share * (LOW + 1), 1 / (1 - share))
         )
-        _drop(self._dropped, x.flatten(1), self._rows, columns=columns, limit=limit, factor=factor)
-        return self._dropped.reshape(x.shape)
+
+        def dropped(out: Tensor, part: Tensor, rows: Tensor) -> Tensor:
+            _drop(out, part.flatten(1), rows, columns=columns, limit=limit, factor=factor)
+            return out.reshape(part.shape)
+
+        if self._dropped is not None and isinstance(x, Tensor):
+            return dropped(self._dropped, x, self._rows)
+        assert isinstance(x, Source)
+        return x.changed(lambda part, rows: dropped(part.new_empty(part.shape), part, self._rows[rows]))
 
 
 @one_pass

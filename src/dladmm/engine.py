@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from dladmm.errors import InputError
 from dladmm.losses import Risk
 from dladmm.passes import pull, squared_distance
 from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.rows import Source, joined, over
 from dladmm.subproblems import SubproblemOptions, ratio, squared_norm
 
 
@@ -113,23 +115,32 @@ class Engine:
     ``rows`` (N, 1) are multiplicities: the whole Lagrangian of sample i counts ``rows_i`` times, so that training with
     whole numbers equals training with repeated samples, and rho > 2H is the condition as before. (A weight in the
     :class:`~dladmm.losses.Risk` weighs the loss alone, which is how a graph leaves unlabelled nodes out.)
+
+    ``at_once`` is the number of rows worked on at a time (:mod:`dladmm.rows`), None all of them; with it ``x`` may be a
+    :class:`~dladmm.rows.Source`. Variables, predictions and u are whole either way.
     """
 
     def __init__(
         self,
         chain: Chain,
-        x: Tensor,
+        x: Tensor | Source,
         risk: Risk,
         penalty: Regularizer | None = None,
         options: SubproblemOptions | None = None,
         rows: Tensor | None = None,
+        at_once: int | None = None,
     ) -> None:
-        self.chain, self.x, self.risk = chain, x, risk
+        self.chain, self.risk = chain, risk
+        # Blocks that work by rows cut x and never look at it whole: to them a source is a tensor
+        self.x = cast(Tensor, x)
+        self.at_once = None if at_once is None else min(at_once, len(x))
         self.penalty = NoPenalty() if penalty is None else penalty
         self.options = SubproblemOptions() if options is None else options
         self.rows = rows
         if rows is not None and not all(block.counts_rows for block in chain):
             raise InputError("sample weights need a network of linear layers and known activations only.")
+        if at_once is not None and not all(block.by_rows for block in chain):
+            raise InputError("rows in chunks need a network of linear layers and known activations only.")
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
         self._scratch = Scratch()
         self._shares = [1.0] * len(chain.blocks)
@@ -157,6 +168,7 @@ class Engine:
             if l > 0:
                 steps += self._update_parameters(state, l, forward=True)
             steps += self._update_output(state, l)
+        self._forces = None  # as large as the variables
         state.u.add_(state.residual, alpha=state.rho)
         return steps
 
@@ -189,15 +201,26 @@ class Engine:
     def _update_last(self, state: State) -> Step:
         """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
         z = state.outputs[-1]
-        new = self.risk.prox(state.predictions[-1] - state.u / state.rho, state.rho)
+        new = self._prox(state.predictions[-1] - state.u / state.rho, state.rho)
         squared = squared_norm(new - z, self.rows)
         z.copy_(new)
         return Step("z_L", squared, torch.full_like(squared, last_layer_rate(state.rho, self.risk.H)))
 
+    def _prox(self, v: Tensor, rho: float) -> Tensor:
+        """The prox of R; rows of a loss with an exact one need nothing of each other."""
+        if self.at_once is None or not self.risk.loss.exact or self.risk.solver != "auto":
+            return self.risk.prox(v, rho)
+
+        def of_chunk(some: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+            return replace(self.risk, target=target, weight=weight).prox(some, rho)
+
+        return joined(self.at_once, of_chunk, v, self.risk.target, self.risk.weight)
+
     def _term(self, state: State, l: int) -> Term:
-        if l < len(self.chain) - 1:
-            return Term(state.weight(l), state.outputs[l], state.predictions[l], self.rows)
-        return Term(state.rho, state.outputs[l] + state.u / state.rho, state.predictions[l], self.rows)
+        target = state.outputs[l]
+        if l == len(self.chain) - 1:
+            target = target + state.u / state.rho
+        return Term(state.weight(l), target, state.predictions[l], self.rows, self.at_once)
 
     def _input(self, state: State, l: int) -> Tensor:
         return self.x if l == 0 else state.outputs[l - 1]
@@ -238,18 +261,19 @@ class Engine:
         force = self.risk.gradient(state.outputs[-1])
         forces = [force]
         for l in range(len(blocks) - 1, 0, -1):
-            force = blocks[l].pull_back(state.params[l], state.outputs[l - 1], state.predictions[l], force)
+            pull_back = partial(blocks[l].pull_back, state.params[l])
+            force = joined(self.at_once, pull_back, state.outputs[l - 1], state.predictions[l], force)
             forces.insert(0, force)
         return forces
 
     @contextmanager
-    def seeing(self, x: Tensor | None, options: SubproblemOptions) -> Iterator[None]:
+    def seeing(self, x: Tensor | Source | None, options: SubproblemOptions) -> Iterator[None]:
         """Other inputs (None: the engine's own) and options for a while; begins and ends with nothing remembered."""
         self.forget(keep_input=True)
         kept = self.x, self.options, self._memories
         self.options = options
         if x is not None:
-            self.x, self._memories = x, [{} for _ in self.chain]
+            self.x, self._memories = cast(Tensor, x), [{} for _ in self.chain]
         try:
             yield
         finally:
@@ -261,7 +285,10 @@ class Engine:
     @torch.no_grad()
     def feasible_state(self, params: list[Params], rho: float, nu: float) -> State:
         """V from the network's own forward pass and ``u = -grad R``: Lemma 2 holds from the start."""
-        outputs = self.chain.forward(params, self.x)
+        outputs: list[Tensor] = []
+        for l, block in enumerate(self.chain):
+            v = outputs[-1] if outputs else self.x
+            outputs.append(joined(self.at_once, partial(block.forward, params[l]), v))
         u = -self.risk.gradient(outputs[-1])
         return State(params, outputs, [v.clone() for v in outputs], u, rho, nu)
 
@@ -270,7 +297,9 @@ class Engine:
         """:meth:`feasible_state` of the parameters the state has, in the memory the state has."""
         v = self.x
         for l, block in enumerate(self.chain):
-            v = block.write_forward(state.params[l], v, state.outputs[l])
+            for some, out in over(self.at_once, v, state.outputs[l]):
+                block.write_forward(state.params[l], some, out)
+            v = state.outputs[l]
             if state.predictions[l] is not v:
                 state.predictions[l].copy_(v)
         torch.neg(self.risk.gradient(v), out=state.u)
@@ -291,12 +320,23 @@ class Engine:
 
     @torch.no_grad()
     def raw_predictions(self, state: State) -> list[Tensor]:
-        """``g_l(B_l, V_{l-1})`` computed again from data, parameters and variables, without the caches."""
-        blocks = enumerate(self.chain.blocks)
-        return [
-            block.recompute(state.params[l], self._input(state, l), state.predictions[l])
-            for l, block in blocks
-        ]
+        """``g_l(B_l, V_{l-1})`` computed again from data, parameters and variables, without the caches.
+
+        Where rows come in chunks, those of the hidden layers are made chunk by chunk when somebody looks.
+        """
+
+        def again(l: int, rows: slice) -> Tensor:
+            v = self._input(state, l)[rows]
+            return self.chain.blocks[l].recompute(state.params[l], v, state.predictions[l][rows])
+
+        found: list[Tensor] = []
+        for l, block in enumerate(self.chain):
+            v, g = self._input(state, l), state.predictions[l]
+            if self.at_once is None or l == len(self.chain) - 1:
+                found.append(joined(self.at_once, partial(block.recompute, state.params[l]), v, g))
+            else:
+                found.append(cast(Tensor, Source(partial(again, l), tuple(g.shape), g.dtype, g.device)))
+        return found
 
     @torch.no_grad()
     def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
@@ -304,8 +344,10 @@ class Engine:
         predictions = state.predictions if predictions is None else predictions
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
-        soft = enumerate(pairs[:-1])
-        coupling = sum((state.weight(l) / 2 * squared_distance(v, g, self.rows) for l, (v, g) in soft), zero)
+        soft = (
+            (l, part) for l, both in enumerate(pairs[:-1]) for part in over(self.at_once, *both, self.rows)
+        )
+        coupling = sum((state.weight(l) / 2 * squared_distance(*part) for l, part in soft), zero)
         for l, block in enumerate(self.chain):
             if block.own_variables:
                 v = self._input(state, l)
@@ -353,8 +395,9 @@ class Engine:
             v = self._input(probe, l)
             total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty)
             if l > 0:
-                anchor = Anchor(state.weight(l - 1), probe.predictions[l - 1])
-                total = total + block.input_stationarity(state.params[l], v, anchor, term)
+                for part, some, value in term.parts(v, probe.predictions[l - 1]):
+                    anchor = Anchor(state.weight(l - 1), value)
+                    total = total + block.input_stationarity(state.params[l], some, anchor, part)
         return total
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from dladmm.engine import Engine, State
 from dladmm.history import Value
 from dladmm.losses import Risk
 from dladmm.options import TrainOptions
+from dladmm.rows import joined
 from dladmm.subproblems import squared_norm
 
 
@@ -55,11 +57,12 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
 @torch.no_grad()
 def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | None) -> dict[str, Value]:
     """Loss and accuracy of the network itself, on training and validation data."""
-    loss, accuracy = score(engine.risk, engine.chain.predict(state.params, engine.x), engine.rows)
+    predict = partial(engine.chain.predict, state.params)
+    loss, accuracy = score(engine.risk, joined(engine.at_once, predict, engine.x), engine.rows)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
     if validation is not None:
         x, risk = validation
-        row["val_loss"], row["val_accuracy"] = score(risk, engine.chain.predict(state.params, x))
+        row["val_loss"], row["val_accuracy"] = score(risk, joined(engine.at_once, predict, x))
     return row
 
 

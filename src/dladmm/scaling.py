@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.blocks import Affine, Block, Composed, Convolution, Params
+from dladmm.rows import Source, joined, over
+
+Inputs = TypeVar("Inputs", Tensor, Source)
 
 ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
 """Mean length of a row after scaling: of a sample's features, and of a node's, for which few labels speak."""
@@ -41,8 +45,12 @@ class Scaling:
 
     @classmethod
     @torch.no_grad()
-    def fit(cls, first: Block, x: Tensor, rows: Tensor | None = None) -> Scaling | None:
+    def fit(
+        cls, first: Block, x: Tensor | Source, rows: Tensor | None = None, at_once: int | None = None
+    ) -> Scaling | None:
         """The scaling of these inputs for this first block; None where the block could not undo it."""
+        if isinstance(first, Affine) or isinstance(x, Source):
+            return cls._of_features(first, x, rows, at_once)
         if x.layout != torch.strided:
             return None
         if isinstance(first, Composed):
@@ -55,11 +63,23 @@ class Scaling:
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
         if isinstance(first, Convolution):
             return cls._of_channels(first, x, rows)
-        if not isinstance(first, Affine) or x.ndim > 2:
+        return None
+
+    @classmethod
+    def _of_features(
+        cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None
+    ) -> Scaling | None:
+        """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
+        if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
             return None
-        shift = _mean(x, rows) if first.bias else torch.zeros_like(x[0])
-        reach = _reach(x, shift)
-        length = _mean(torch.linalg.vector_norm((x - shift) / reach, dim=1, keepdim=True), rows) / ROW_LENGTH
+        shift = _mean(x, rows, at_once) if first.bias else torch.zeros_like(x[:1])[0]
+        reach = _reach(x, shift, at_once)
+
+        def lengths(part: Tensor) -> Tensor:
+            found: Tensor = torch.linalg.vector_norm((part - shift).div_(reach), dim=1, keepdim=True)
+            return found
+
+        length = _mean(joined(at_once, lengths, x), rows) / ROW_LENGTH
         return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
@@ -89,10 +109,12 @@ class Scaling:
         scale = torch.tensor(length / NODE_LENGTH if length > 0 else 1.0, dtype=dtype, device=device)
         return cls(torch.zeros_like(scale), scale)
 
-    def apply(self, x: Tensor) -> Tensor:
+    def apply(self, x: Inputs) -> Inputs:
+        if isinstance(x, Source):
+            return x.changed(lambda part, _: (part - self.shift).div_(self.scale))
         if x.layout != torch.strided:
             return x * (1 / self.scale)
-        return (x - self.shift) / self.scale
+        return (x - self.shift).div_(self.scale)
 
     def fold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for inputs as they are, from those for scaled ones."""
@@ -114,18 +136,24 @@ class Scaling:
         return (self.shift, self.scale) if self.columns is None else self.columns
 
 
-def _reach(x: Tensor, shift: Tensor) -> Tensor:
+def _reach(x: Tensor | Source, shift: Tensor, at_once: int | None = None) -> Tensor:
     """The largest deviation of every feature, 1 where it is constant up to rounding: that says nothing."""
-    reach = torch.maximum(x.amax(0) - shift, shift - x.amin(0))
-    flat = reach <= 8 * torch.finfo(x.dtype).eps * x.abs().amax(0)
+    ends = [(part.amax(0), part.amin(0)) for (part,) in over(at_once, x)]
+    highest, lowest = (torch.stack(each) for each in zip(*ends, strict=True))
+    high, low = highest.amax(0), lowest.amin(0)
+    reach = torch.maximum(high - shift, shift - low)
+    flat = reach <= 8 * torch.finfo(x.dtype).eps * torch.maximum(high.abs(), low.abs())
     return torch.where(flat, torch.ones_like(reach), reach)
 
 
-def _mean(x: Tensor, rows: Tensor | None) -> Tensor:
+def _mean(x: Tensor | Source, rows: Tensor | None, at_once: int | None = None) -> Tensor:
     """The mean over the rows, each counted as often as it counts, in float64 and back."""
+    total = reduce(Tensor.add_, (_sum(part, counts) for part, counts in over(at_once, x, rows)))
+    return (total / (len(x) if rows is None else rows.double().sum())).to(x.dtype)
+
+
+def _sum(x: Tensor, rows: Tensor | None) -> Tensor:
     if rows is None:
-        return x.mean(0, dtype=torch.float64).to(x.dtype)
-    weight = rows.double()
-    return (torch.stack([(column.double() * weight[:, 0]).sum() for column in x.T]) / weight.sum()).to(
-        x.dtype
-    )
+        return x.sum(0, dtype=torch.float64)
+    weight = rows[:, 0].double()
+    return torch.stack([(column.double() * weight).sum() for column in x.T])

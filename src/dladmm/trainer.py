@@ -29,6 +29,7 @@ from dladmm.options import TrainOptions
 from dladmm.precision import product_precision
 from dladmm.regularizers import Regularizer
 from dladmm.replay import Replayed
+from dladmm.rows import Source
 from dladmm.scaling import Scaling
 from dladmm.status import Status
 
@@ -74,7 +75,7 @@ class Trainer:
     def __init__(
         self,
         chain: Chain,
-        x: Tensor,
+        x: Tensor | Source,
         risk: Risk,
         options: TrainOptions,
         *,
@@ -86,10 +87,11 @@ class Trainer:
         method: MethodFactory | None = None,
         scaling: Scaling | None = None,
         seed: int = 0,
+        at_once: int | None = None,
     ) -> None:
         self._scaling, self._seed = scaling, seed
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows)
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once)
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,10 @@ from dladmm.blocks import Params
 from dladmm.chain import Chain
 from dladmm.errors import InputError, InputTypeError
 from dladmm.losses import Loss
+from dladmm.rows import Source, reader, slices, viewed
+
+PART = 1 << 16
+"""Entries checked at once."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -48,26 +53,53 @@ def check_device(device: str | torch.device) -> torch.device:
 def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A finite (N, features) tensor of the run's dtype on the run's device."""
     x = to_tensor(X, name)
-    if x.is_complex():
+    _check_shape(tuple(x.shape), x.is_complex(), chain, name)
+    dense = x.layout == torch.strided
+    for part in (x[rows] for rows in slices(len(x), _part(x.shape))) if dense else (x,):
+        _check_finite(part, part.to(dtype), name)
+    return x.to(device=device, dtype=dtype)
+
+
+def check_source(
+    X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device, at_once: int
+) -> Source:
+    """The same of rows that stay where they are, in memory or in a file, and are read by chunks."""
+    stored = X.detach() if isinstance(X, Tensor) else _numeric(np.asanyarray(X), name)
+    read, shape = reader(stored), tuple(stored.shape)
+    is_complex = stored.is_complex() if isinstance(stored, Tensor) else stored.dtype.kind == "c"
+    _check_shape(shape, is_complex, chain, name)
+    for rows in slices(len(stored), at_once):
+        part = read(rows)
+        _check_finite(part, part.to(dtype), name)
+    return Source(read, shape, dtype, device)
+
+
+def _check_shape(shape: tuple[int, ...], is_complex: bool, chain: Chain, name: str) -> None:
+    if is_complex:
         raise InputTypeError(f"{name} is complex; only real numbers are supported.")
-    if x.ndim < 2:
+    if len(shape) < 2:
+        raise InputError(f"{name} must have rows (samples) and columns (features), got shape {shape}.")
+    if 0 in shape:
+        raise InputError(f"{name} is empty (shape {shape}); at least one row and column are needed.")
+    if chain.n_in is not None and shape[-1] != chain.n_in:
         raise InputError(
-            f"{name} must have rows (samples) and columns (features), got shape {tuple(x.shape)}."
+            f"{name} has {shape[-1]} features, but the network's first layer takes {chain.n_in}."
         )
-    if x.numel() == 0:
-        raise InputError(f"{name} is empty (shape {tuple(x.shape)}); at least one row and column are needed.")
-    if chain.n_in is not None and x.shape[-1] != chain.n_in:
-        raise InputError(
-            f"{name} has {x.shape[-1]} features, but the network's first layer takes {chain.n_in}."
-        )
-    if not bool(torch.isfinite(x.double()).all()):
+
+
+def _check_finite(given: Tensor, cast: Tensor, name: str) -> None:
+    """As they were given, and in the run's dtype."""
+    if not bool(torch.isfinite(given).all()):
         raise InputError(f"{name} contains NaN or infinite values; impute or remove them first.")
-    x = x.to(dtype)
-    if not bool(torch.isfinite(x).all()):
+    if not bool(torch.isfinite(cast).all()):
         raise InputError(
-            f"{name} has values too large for {dtype}; scale the features or use dtype='float64'."
+            f"{name} has values too large for {cast.dtype}; scale the features or use dtype='float64'."
         )
-    return x.to(device)
+
+
+def _part(shape: Sequence[int]) -> int:
+    """Rows to look at together, so that looking takes little memory."""
+    return max(1, PART // max(1, math.prod(shape[1:])))
 
 
 @torch.no_grad()
@@ -159,7 +191,10 @@ def check_several_classes(loss: Loss, target: Tensor) -> None:
 def to_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
-    array = np.asarray(value)
+    return viewed(_numeric(np.asarray(value), name))
+
+
+def _numeric(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "biufc":
         raise InputTypeError(f"{name} must be numeric, got dtype {array.dtype}; encode text labels first.")
-    return torch.from_numpy(np.array(array))
+    return array

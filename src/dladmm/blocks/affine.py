@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.errors import InputError
 from dladmm.passes import advance, column_sums, descend, gap, inner_products
 from dladmm.regularizers import Regularizer
+from dladmm.rows import Again, over
 from dladmm.subproblems import (
     SubproblemOptions,
     backtracked,
@@ -22,12 +25,15 @@ from dladmm.subproblems import (
     squared_norm,
 )
 
+Products = Again[tuple[Term, Tensor]]
+"""``A h^T`` of every chunk of rows, beside the chunk's term: of one chunk it is kept, of several it is made again."""
+
 
 class Move(NamedTuple):
-    """W has moved by ``multiple * heading``; ``product`` is ``A heading^T``."""
+    """W has moved by ``multiple * heading``; ``products`` are ``A heading^T``."""
 
     heading: Tensor
-    product: Tensor
+    products: Products
     multiple: Tensor
     step: Step
 
@@ -41,6 +47,7 @@ class Affine(Block):
 
     linear = True
     counts_rows = True
+    by_rows = True
     knows_of_input = ("gram", "factor", "factor_key", "sums")
     penalised = ("W",)
 
@@ -94,14 +101,13 @@ class Affine(Block):
         moved once for both.
         """
         scope.memory.pop("input", None)
-        E, sums = self._gap(term, scope)
-        ones_A = column_sums(v, term.rows) if self.bias else None
+        d, sums = self._gap_products(v, term, scope)
+        ones_A = self._column_sums(v, term) if self.bias else None
         steps: list[Step] = []
         shift = None
         if ones_A is not None and not scope.forward:
             shift, step = self._mean_b(params, sums, term)
             steps.append(step)
-        d = E.T @ v
         if ones_A is not None and shift is not None:
             d.addr_(shift, ones_A.to(d.dtype))
         move = self._solve_W(params, v, d, term, penalty, scope)
@@ -110,7 +116,8 @@ class Affine(Block):
             sums = sums + move.multiple * (move.heading.double() @ ones_A)
             shift, step = self._mean_b(params, sums, term)
             steps.append(step)
-        advance(term.prediction, move.product, multiple=move.multiple.to(d.dtype), shift=shift)
+        for part, product in move.products:
+            advance(part.prediction, product, multiple=move.multiple.to(d.dtype), shift=shift)
         return steps
 
     def turn(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> list[Step]:
@@ -123,8 +130,8 @@ class Affine(Block):
             return super().turn(params, v, term, penalty, scope)
         scope.memory.pop("input", None)
         W, gram, before = params["W"], self._gram(v, term, scope), params["W"].clone()
-        E, sums = self._gap(term, scope)
-        product, steps, shifts = (E.T @ v).double(), [], []
+        product, sums = self._gap_products(v, term, scope)
+        product, steps, shifts = product.double(), [], []
         if self.bias:
             ones_A = self._ones(v, term, scope)
             shift, step = self._mean_b(params, sums, term)
@@ -141,7 +148,8 @@ class Affine(Block):
             product.addmm_(move.double(), gram)
             steps.append(step)
         D = W - before
-        term.prediction.addmm_(v, D.T)
+        for part, A in term.parts(v):
+            part.prediction.addmm_(A, D.T)
         if self.bias:
             sums = sums + term.samples() * shift.double() + D.double() @ ones_A
             shift, step = self._mean_b(params, sums, term)
@@ -178,10 +186,19 @@ class Affine(Block):
         if penalty.quadratic > 0:
             d.add_(W, alpha=penalty.quadratic / term.weight)
         heading = self._heading(d, A, term, penalty, scope)
-        product = torch.mm(A, heading.to(W.dtype).T, out=scope.scratch.take("moved", term.prediction))
-        multiple, step = self._multiple(d, heading, squared_norm(product, term.rows), term, penalty, scope)
+        products = self._products(A, heading.to(W.dtype), term, scope)
+        multiple, step = self._multiple(d, heading, _squared(products), term, penalty, scope)
         W.add_((heading * multiple).to(W.dtype))
-        return Move(heading, product, multiple, step)
+        return Move(heading, products, multiple, step)
+
+    def _products(self, A: Tensor, heading: Tensor, term: Term, scope: Scope) -> Products:
+        """``A heading^T``, in a buffer."""
+
+        def make() -> Iterator[tuple[Term, Tensor]]:
+            for part, some in term.parts(A):
+                yield part, torch.mm(some, heading.T, out=_buffer("moved", part.prediction, part, scope))
+
+        return Again(make, term.whole)
 
     def _heading(self, d: Tensor, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Tensor:
         """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c."""
@@ -222,7 +239,8 @@ class Affine(Block):
         """
         found: Tensor | None = scope.memory.get("gram")
         if found is None:
-            found = scope.memory["gram"] = full_precision_gram(A, term.rows)
+            parts = (full_precision_gram(some, part.rows) for part, some in term.parts(A))
+            found = scope.memory["gram"] = reduce(Tensor.add_, parts)
         return found
 
     def _damping(self, gram: Tensor, scope: Scope) -> Tensor:
@@ -249,13 +267,13 @@ class Affine(Block):
         W, c, options = params["W"], term.weight, scope.options
         alpha = options.alpha0
         if alpha is None:
-            alpha = float(c * ratio(squared_norm(A @ d.T, term.rows), squared_norm(d)))
+            alpha = float(c * ratio(_squared(self._products(A, d, term, scope)), squared_norm(d)))
         alpha = max(alpha, torch.finfo(W.dtype).tiny)
         for _ in range(options.max_backtracks):
             move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
-            moved = A @ move.T
+            moved = self._products(A, move, term, scope)
             squared = squared_norm(move)
-            if float(c * squared_norm(moved, term.rows)) <= alpha * float(squared) * (1 + 1e-6):
+            if float(c * _squared(moved)) <= alpha * float(squared) * (1 + 1e-6):
                 W.add_(move)
                 return Move(move, moved, *_taken(squared, torch.full_like(squared, alpha / 2)))
             alpha *= options.growth
@@ -269,8 +287,8 @@ class Affine(Block):
         W, c, gram = params["W"], term.weight, self._gram(A, term, scope)
         damping = self._damping(gram, scope)
         move, delta = proximal_on_gram(W.double(), d.double(), gram, c, damping, penalty)
-        moved = A @ move.to(W.dtype).T
-        squared, moved_squared = squared_norm(move), squared_norm(moved, term.rows)
+        moved = self._products(A, move.to(W.dtype), term, scope)
+        squared, moved_squared = squared_norm(move), _squared(moved)
         W.add_(move.to(W.dtype))
         return Move(move, moved, *_taken(squared, c * ratio(moved_squared, squared) / 2 + delta / 2))
 
@@ -278,20 +296,26 @@ class Affine(Block):
         """The column sums of the data, which stay."""
         found: Tensor | None = scope.memory.get("sums")
         if found is None:
-            found = scope.memory["sums"] = column_sums(A, term.rows)
+            found = scope.memory["sums"] = self._column_sums(A, term)
         return found
 
-    def _gap(self, term: Term, scope: Scope) -> tuple[Tensor, Tensor]:
-        """``E = prediction - target``, every row as often as it counts, in a buffer, and its column sums."""
-        E = scope.scratch.take("gap", term.prediction)
-        gap(E, term.prediction, term.target, term.rows)
-        return E, column_sums(E)
+    def _column_sums(self, A: Tensor, term: Term) -> Tensor:
+        return reduce(Tensor.add_, (column_sums(some, part.rows) for part, some in term.parts(A)))
+
+    def _gap_products(self, A: Tensor, term: Term, scope: Scope) -> tuple[Tensor, Tensor]:
+        """``E^T A`` and the column sums of ``E = prediction - target``, every row as often as it counts."""
+        found: list[Tensor] = []
+        for part, some in term.parts(A):
+            E = _buffer("gap", part.prediction, part, scope)
+            gap(E, part.prediction, part.target, part.rows)
+            own = [E.T @ some, column_sums(E)]
+            found = [total.add_(more) for total, more in zip(found, own, strict=True)] if found else own
+        return found[0], found[1]
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        E = term.counted(term.residual())
-        gradient = term.weight * (E.T @ v)
-        total = squared_norm(penalty.stationarity(params["W"], gradient))
-        return total + squared_norm(term.weight * E.sum(0)) if self.bias else total
+        product, sums = self._gap_products(v, term, Scope(SubproblemOptions()))
+        total = squared_norm(penalty.stationarity(params["W"], term.weight * product))
+        return total + squared_norm(term.weight * sums) if self.bias else total
 
     # Input -----------------------------------------------------------------------------------------------------
 
@@ -300,24 +324,31 @@ class Affine(Block):
         for stale in ("gram", "factor_key", "sums"):
             scope.memory.pop(stale, None)
         c = term.weight / anchor.weight
-        E = scope.scratch.take("gap", term.prediction)
-        gap(E, term.prediction, term.target, None)
-        gradient = torch.sub(v, anchor.value, out=scope.scratch.take("gradient", v))
-        gradient.addmm_(E, params["W"], alpha=c)
         if scope.options.a_solver == "exact":
-            return [self._exact_a(params["W"], v, gradient, c, anchor, term, scope)]
-        return [self._quadratic_a(params["W"], v, gradient, c, anchor, term, scope)]
+            return [self._exact_a(params["W"], v, c, anchor, term, scope)]
+        return [self._quadratic_a(params["W"], v, c, anchor, term, scope)]
 
-    def _quadratic_a(
-        self, W: Tensor, a: Tensor, d: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope
-    ) -> Step:
+    def _a_gradient(self, W: Tensor, a: Tensor, value: Tensor, c: float, part: Term, scope: Scope) -> Tensor:
+        """``a - f(z) + c E W``, the gradient over nu, in a buffer."""
+        E = _buffer("gap", part.prediction, part, scope)
+        gap(E, part.prediction, part.target, None)
+        return torch.sub(a, value, out=_buffer("gradient", a, part, scope)).addmm_(E, W, alpha=c)
+
+    def _quadratic_a(self, W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
         """``argmin_a Q(a; tau)``, Equations 3 and 16, tau by Algorithms 3 and 7 in closed form.
 
         Everything is over nu: ``d`` is the gradient, ``q = nu (c ||W d||^2 + ||d||^2) / ||d||^2`` the curvature
         along it, for all samples together or for each.
         """
-        moved = torch.mm(d, W.T, out=scope.scratch.take("moved", term.prediction))
-        d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
+
+        def headings() -> Iterator[tuple[Term, Tensor, Tensor, Tensor]]:
+            for part, own, value in term.parts(a, anchor.value):
+                d = self._a_gradient(W, own, value, c, part, scope)
+                yield part, own, d, torch.mm(d, W.T, out=_buffer("moved", part.prediction, part, scope))
+
+        made = Again(headings, term.whole)
+        norms = [(row_squared_norms(d), row_squared_norms(moved)) for _, _, d, moved in made]
+        d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
         if term.rows is not None:
             d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
         if not scope.options.tau_per_sample:
@@ -325,19 +356,21 @@ class Affine(Block):
         required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
         tau = backtracked(required, scope.options.t0, scope.options.growth)
         step = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
-        descend(a, d, step)
-        descend(term.prediction, moved, step)
+        by_part = over(term.at_once, step.expand(len(a)))
+        for (part, own, d, moved), (its,) in zip(made, by_part, strict=True):
+            far = its if step.ndim else step
+            descend(own, d, far)
+            descend(part.prediction, moved, far)
         squared = d_squared * step.square()
         total = squared.sum()
         return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
 
-    def _exact_a(
-        self, W: Tensor, a: Tensor, gradient: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope
-    ) -> Step:
+    def _exact_a(self, W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
         """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = -gradient`` (all over nu).
 
         With fewer outputs than inputs the Woodbury identity turns it into an ``n_out x n_out`` system. W is the
-        same in the backward and in the forward update of a, so its factor is used twice.
+        same in the backward and in the forward update of a, so its factor is used twice. Every row has its own
+        multiple of the move, so chunks of rows need nothing of each other.
         """
         narrow = self.n_out < self.n_in
         if scope.memory.get("input", (None,))[0] != c:
@@ -345,21 +378,25 @@ class Affine(Block):
             factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
             scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
         inverse = scope.memory["input"][1]
-        move = scope.scratch.take("move", gradient)
-        if narrow:
-            torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
-        else:
-            torch.mm(gradient, inverse, out=move)
-        # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
-        # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
-        moved = torch.mm(move, W.T, out=scope.scratch.take("moved", term.prediction))
-        squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
-        slope = inner_products(gradient, move)
-        step = line_search(slope, c * moved_squared + squared)
-        descend(a, move, step)
-        descend(term.prediction, moved, step)
-        counted = step.square() if term.rows is None else step.square() * term.rows[:, 0]
-        squared, moved_squared = squared @ counted, moved_squared @ counted
+        lengths = []
+        for part, own, value in term.parts(a, anchor.value):
+            gradient = self._a_gradient(W, own, value, c, part, scope)
+            move = _buffer("move", gradient, part, scope)
+            if narrow:
+                torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
+            else:
+                torch.mm(gradient, inverse, out=move)
+            # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
+            # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
+            moved = torch.mm(move, W.T, out=_buffer("moved", part.prediction, part, scope))
+            squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
+            slope = inner_products(gradient, move)
+            step = line_search(slope, c * moved_squared + squared)
+            descend(own, move, step)
+            descend(part.prediction, moved, step)
+            counted = step.square() if part.rows is None else step.square() * part.rows[:, 0]
+            lengths.append(torch.stack([squared @ counted, moved_squared @ counted]))
+        squared, moved_squared = reduce(Tensor.add_, lengths)
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
@@ -367,6 +404,17 @@ class Affine(Block):
 
     def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
         return force @ params["W"]
+
+
+def _buffer(name: str, like: Tensor, part: Term, scope: Scope) -> Tensor:
+    """A buffer with the shape of ``like``, the same one for every chunk of rows."""
+    rows = len(like) if part.at_once is None else max(part.at_once, len(like))
+    return scope.scratch.take(name, like, rows=rows)[: len(like)]
+
+
+def _squared(products: Products) -> Tensor:
+    """``||A h^T||^2``."""
+    return reduce(Tensor.add_, (squared_norm(product, part.rows) for part, product in products))
 
 
 def line_search(slope: Tensor, curvature: Tensor) -> Tensor:

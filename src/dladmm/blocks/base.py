@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from dladmm.blocks.scratch import Scratch
 from dladmm.regularizers import Regularizer
+from dladmm.rows import over
 from dladmm.subproblems import SubproblemOptions, squared_norm
 
 Params = dict[str, Tensor]
@@ -42,13 +44,27 @@ class Term:
 
     ``prediction`` is the cached ``g(B, v)``. Updates move it along with B and v, in place, so that it never has to
     be computed again. ``rows``, where given, are multiplicities (N, 1): row i counts ``rows_i`` times in every sum over
-    the samples, as if it stood there so often.
+    the samples, as if it stood there so often. ``at_once`` is how many rows a block that works ``by_rows`` may work on
+    at a time; None is all.
     """
 
     weight: float
     target: Tensor
     prediction: Tensor
     rows: Tensor | None = None
+    at_once: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are worked on at once."""
+        return self.at_once is None or self.at_once >= len(self.target)
+
+    def parts(self, *others: Tensor) -> Iterator[tuple[Any, ...]]:
+        """The term of every chunk of rows, each with the chunks of ``others``."""
+        for target, prediction, rows, *rest in over(
+            self.at_once, self.target, self.prediction, self.rows, *others
+        ):
+            yield Term(self.weight, target, prediction, rows, self.at_once), *rest
 
     def residual(self) -> Tensor:
         """``E = prediction - target``."""
@@ -102,6 +118,9 @@ class Block(ABC):
 
     counts_rows: bool = False
     """Whether the block knows row multiplicities (``Term.rows``)."""
+
+    by_rows: bool = False
+    """Whether its updates work on as many rows at a time as ``Term.at_once`` says, and its g row by row."""
 
     own_variables: bool = False
     """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""

@@ -18,6 +18,7 @@ class Elementwise(Block):
     """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
 
     counts_rows = True
+    by_rows = True
 
     def __init__(self, activation: Activation | str) -> None:
         self.activation = get_activation(activation)
@@ -72,8 +73,18 @@ class Elementwise(Block):
         return self.activation.derivative(v) * force
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        distance = self.activation.stationarity(v, anchor.value, term.target, term.weight / anchor.weight)
-        return anchor.weight**2 * squared_norm(distance, term.rows)
+        relative = term.weight / anchor.weight
+        squared = _distance(
+            v, anchor.value, term.target, term.rows, activation=self.activation, weight=relative
+        )
+        return anchor.weight**2 * squared
+
+
+@one_pass
+def _distance(
+    z: Tensor, m: Tensor, a: Tensor, rows: Tensor | None, *, activation: Activation, weight: float
+) -> Tensor:
+    return squared_norm(activation.stationarity(z, m, a, weight), rows)
 
 
 @one_pass
