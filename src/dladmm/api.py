@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from dladmm.chain import Chain, from_module
 from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
 from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
+from dladmm.memory import bytes_of, chunk, needs_of
 from dladmm.options import make_options
 from dladmm.regularizers import Regularizer
 from dladmm.scaling import Scaling
@@ -30,6 +31,7 @@ from dladmm.validation import (
     check_mask,
     check_sample_weight,
     check_several_classes,
+    check_source,
     check_targets,
 )
 
@@ -98,9 +100,26 @@ def train(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
         )
 
+    at_once = None
+    if chosen.max_memory is not None:
+        needs = needs_of(
+            chain,
+            X,
+            chosen,
+            penalty,
+            dtype=torch_dtype,
+            device=torch_device,
+            n_validation=0 if validation is None else len(validation[0]),
+            counts=sample_weight is not None,
+        )
+        at_once = chunk(needs, bytes_of(chosen.max_memory), X, method)
+
     def prepare(features: Any, targets: Any, mask: Any, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
         where: dict[str, Any] = {"dtype": torch_dtype, "device": torch_device}
-        x = check_features(features, chain, name="X" + suffix, **where)
+        if at_once is None:
+            x = check_features(features, chain, name="X" + suffix, **where)
+        else:  # to the blocks a source of rows is as good as a tensor (Engine)
+            x = cast(Tensor, check_source(features, chain, name="X" + suffix, at_once=at_once, **where))
         positions = check_fits(chain, params, x, n_outputs, "X" + suffix)
         target = check_targets(
             targets, the_loss, len(x), n_outputs, name="y" + suffix, positions=positions, **where
@@ -127,7 +146,7 @@ def train(
         held_mask = validation[2] if len(validation) > 2 else None
         held_x, held_y, held_counts = prepare(validation[0], validation[1], held_mask, " of validation")
         held_out = held_x, Risk(the_loss, held_y, held_counts)
-    scaling = Scaling.fit(chain.blocks[0], x, rows) if chosen.scale_inputs else None
+    scaling = Scaling.fit(chain.blocks[0], x, rows, at_once) if chosen.scale_inputs else None
     if scaling is not None:
         x = scaling.apply(x)
         held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
@@ -145,6 +164,7 @@ def train(
         method=method,
         scaling=scaling,
         seed=random_state,
+        at_once=at_once,
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):

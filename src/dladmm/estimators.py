@@ -61,6 +61,7 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         device: str = "auto",
         dtype: str = "auto",
+        max_memory: int | str | None = None,
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -83,6 +84,7 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
+        self.max_memory = max_memory
         self.callbacks = callbacks
         self.verbose = verbose
 
@@ -124,7 +126,7 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
                 a_solver=self.a_solver,
                 max_iter=self.max_iter,
                 eps_rel=self.tol,
-                **given(rho=self.rho, nu=self.nu, damping=self.damping),
+                **given(rho=self.rho, nu=self.nu, damping=self.damping, max_memory=self.max_memory),
             )
         self._take(result, loss)
         return self
@@ -214,7 +216,8 @@ class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
     and ``nu`` weigh the hard and the relaxed constraints (None: the mode's default; in convergent mode rho is ``3H``,
     inside the certified region). ``w_solver`` and ``a_solver`` are ``"exact"`` or ``"quadratic"``; ``regularizer`` is
     ``"auto"`` (a mild l2 in accelerated mode, none in convergent mode), None, ``"l2"``, ``{"name": "l1", "strength":
-    0.1}`` ...; ``loss`` is any classification loss (default softmax cross-entropy).
+    0.1}`` ...; ``loss`` is any classification loss (default softmax cross-entropy). ``max_memory`` (``"2GB"``) works
+    on the rows in chunks where all at once would take more (docs/memory.md).
 
     After ``fit``: ``classes_``, ``coefs_`` and ``intercepts_`` (as scikit-learn has them), ``n_iter_``, ``history_``,
     ``status_``, ``certificate_``, ``state_``, ``module_`` (an ordinary torch module).

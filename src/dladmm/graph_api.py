@@ -91,6 +91,8 @@ def train_graph(
         options["nu"] = mu
     options.setdefault("dropout", 0.0)  # of a graph's features it helps nothing: docs/acceleration.md
     chosen = make_options(preset, **options)
+    if chosen.max_memory is not None:
+        raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
     problem = graph_problem(

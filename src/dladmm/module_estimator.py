@@ -59,6 +59,7 @@ class ModuleClassifier(MLPClassifier):
         random_state: Any = None,
         device: str = "auto",
         dtype: str = "auto",
+        max_memory: int | str | None = None,
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -66,7 +67,8 @@ class ModuleClassifier(MLPClassifier):
             loss=loss, mode=mode, rho=rho, nu=nu, regularizer=regularizer, w_solver=w_solver, a_solver=a_solver,
             damping=damping, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, warm_start=warm_start,
-            random_state=random_state, device=device, dtype=dtype, callbacks=callbacks, verbose=verbose,
+            random_state=random_state, device=device, dtype=dtype, max_memory=max_memory,
+            callbacks=callbacks, verbose=verbose,
         )  # fmt: skip
         self.module_factory = module_factory
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dladmm.errors import InputError
+from dladmm.memory import bytes_of
 from dladmm.precision import Precision
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.subproblems import SubproblemOptions
@@ -56,6 +57,10 @@ class TrainOptions:
         replayed. It pays in long runs; the first iterations take seconds.
     ``precision``
         On a GPU: ``"tf32"`` lets large float32 products round their factors to TF32. Gram matrices stay in float32.
+    ``max_memory``
+        Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Where all rows at once would
+        take more, they are worked on in chunks, X is read where it lies (a numpy memmap may be larger than memory), and
+        the results are the same to rounding (docs/memory.md). For MLPs.
     """
 
     mode: Mode = "convergent"
@@ -74,6 +79,7 @@ class TrainOptions:
     diagnostics_every: int | None = None
     compile: bool = False
     precision: Precision = "float32"
+    max_memory: int | str | None = None
 
     def starting_rho(self, H: float) -> float:
         """rho itself, or the default for a loss with this Lipschitz constant."""
@@ -112,6 +118,8 @@ class TrainOptions:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
         if not (isinstance(self.dropout, (int, float)) and 0 <= self.dropout < 1):
             raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
+        if self.max_memory is not None:
+            bytes_of(self.max_memory)
         if self.precision not in get_args(Precision):
             raise InputError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}.")
         if self.mode not in get_args(Mode):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dladmm.errors import DataError, InputError
 
-RESUMABLE = {"max_iter", "device", "out"}
+RESUMABLE = {"max_iter", "device", "out", "max_memory"}
 """What may differ when a run is taken up again."""
 
 
@@ -37,6 +37,7 @@ class RunConfig:
     seed: int = 0
     device: str = "auto"
     dtype: str = "float32"
+    max_memory: int | str | None = None
     out: str | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +78,11 @@ class RunConfig:
         chosen: dict[str, Any] = {"max_iter": self.max_iter, "preset": self.preset}
         if self.mode != "convergent":
             chosen["mode"] = self.mode
-        chosen |= {name: getattr(self, name) for name in ("rho", "nu") if getattr(self, name) is not None}
+        chosen |= {
+            name: getattr(self, name)
+            for name in ("rho", "nu", "max_memory")
+            if getattr(self, name) is not None
+        }
         return chosen
 
     def to_toml(self) -> str:

@@ -6,7 +6,7 @@ import csv
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,20 @@ from dladmm.api import train
 from dladmm.atomic import replacing
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.certificate_words import guarantee
-from dladmm.chain import mlp
+from dladmm.chain import Chain, mlp
 from dladmm.checkpoint import checkpoints, load_model, save_model
 from dladmm.errors import DataError, InputError
 from dladmm.graph_api import train_graph
 from dladmm.losses import get_loss
+from dladmm.memory import bytes_of, chunk, needs_of
 from dladmm.options import make_options
 from dladmm.run_config import RunConfig
-from dladmm.run_data import load_graph, load_rows
+from dladmm.run_data import Rows, load_graph, load_rows
 from dladmm.runs import write_run
 from dladmm.status import Status
 from dladmm.tables import read_csv
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.validation import check_device, check_dtype
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def _train_mlp(config: RunConfig, callbacks: list[Callback], folder: Path) -> tu
     rows = load_rows(config)
     widths = [rows.x_train.shape[1], *config.widths, rows.n_outputs]
     chain = mlp(widths, config.activation)
-    _announce(config, rows.describe(), widths, len(rows.x_train), folder)
+    _announce(config, rows.describe(), widths, _needs(config, chain, rows), folder)
     result = train(
         chain,
         rows.x_train,
@@ -105,7 +107,7 @@ def _train_mlp(config: RunConfig, callbacks: list[Callback], folder: Path) -> tu
 def _train_gcn(config: RunConfig, callbacks: list[Callback], folder: Path) -> tuple[Result, dict[str, Any]]:
     data = load_graph(config)
     widths = [data.n_features, *config.widths, data.n_classes]
-    _announce(config, repr(data), widths, data.n_nodes, folder)
+    _announce(config, repr(data), widths, _graph_bytes(widths, data.n_nodes, config.dtype), folder)
     result = train_graph(
         data,
         hidden=config.widths,
@@ -123,7 +125,7 @@ def _train_gcn(config: RunConfig, callbacks: list[Callback], folder: Path) -> tu
     return result, {"classes": list(range(data.n_classes))}
 
 
-def _announce(config: RunConfig, data: str, widths: list[int], n_rows: int, folder: Path) -> None:
+def _announce(config: RunConfig, data: str, widths: list[int], memory: float, folder: Path) -> None:
     """What the run is about to do, on standard error."""
     bias = 0 if config.network == "gcn" else 1
     parameters = sum((a + bias) * b for a, b in pairwise(widths))
@@ -136,19 +138,36 @@ def _announce(config: RunConfig, data: str, widths: list[int], n_rows: int, fold
     lines = [
         f"data       {data}",
         f"network    {config.network} {'-'.join(map(str, widths))} ({config.activation}), {parameters:,} parameters",
-        f"memory     about {_megabytes(widths, n_rows, config.dtype):,.0f} MB",
+        f"memory     about {memory / 1e6:,.0f} MB above the data",
         f"theory     {promise}",
         f"run        {folder}",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _megabytes(widths: list[int], n_rows: int, dtype: str) -> float:
+def _needs(config: RunConfig, chain: Chain, rows: Rows) -> int:
+    """What the run's tensors will take at their peak, in bytes."""
+    options, dtype = make_options(**config.options()), check_dtype(config.dtype)
+    needs = needs_of(
+        chain,
+        rows.x_train,
+        options,
+        options.penalty(config.penalty()),
+        dtype=dtype,
+        device=check_device(config.device),
+        n_validation=len(rows.x_test),
+    )
+    if options.max_memory is None:
+        return needs.peak
+    return replace(needs, at_once=chunk(needs, bytes_of(options.max_memory), rows.x_train)).peak
+
+
+def _graph_bytes(widths: list[int], n_rows: int, dtype: str) -> float:
     """Input, z, a and the cached predictions of every layer, temporaries of the widest, Gram matrices in float64."""
     size = 8 if dtype == "float64" else 4
     rows = widths[0] + 4 * sum(widths[1:-1]) + 4 * widths[-1] + 3 * max(widths)
     grams = 3 * max(widths) ** 2 * 8 + sum(w**2 for w in widths[:-1]) * 8
-    return (n_rows * rows * size + grams) / 1e6
+    return float(n_rows * rows * size + grams)
 
 
 def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:

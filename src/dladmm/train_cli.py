@@ -40,6 +40,10 @@ MaxIter = Annotated[int | None, typer.Option(help="Iterations at most (200).")]
 Seed = Annotated[int | None, typer.Option(help="Seed of the initial weights (0).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
 Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
@@ -70,6 +74,7 @@ def train_mlp(
     seed: Seed = None,
     device: Device = None,
     dtype: Dtype = None,
+    max_memory: MaxMemory = None,
     out: Out = None,
     resume: Resume = None,
     config: Config = None,
@@ -83,7 +88,7 @@ def train_mlp(
         "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "npz": npz, "data_dir": data_dir,
         "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
         "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "max_iter": max_iter,
-        "seed": seed, "device": device, "dtype": dtype, "out": out,
+        "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
     _run(flags, resume, config, json_)
 
