@@ -10,7 +10,8 @@
 - *edges*: a GCN on stochastic block model graphs whose nodes all have the same mean degree, so that edges and
   nodes grow together: the paper's settings (quadratic steps), whose loop from alpha0 = t0 = 1 tries more
   steps the more nodes there are, certified mode (gcn.py), whose loop starts at the curvature, and with
-  --graph-modes accelerated mode.
+  --graph-modes accelerated mode. Beside them one bare elementwise pass over nodes times hidden units shows
+  how far the machine itself is from linear: what fits into a CPU's caches is faster.
 
 All sizes and modes of an axis are timed in turn, so that other work on the machine meets all alike (with
 --one-at-a-time size after size, which takes less memory); times are medians, warm and synchronised. An
@@ -51,6 +52,7 @@ from dladmm.reproduce.fits import growth
 AXES = ("samples", "width", "edges")
 MLP_MODES = ("quadratic", "exact", "accelerated")
 GRAPH_MODES: dict[str, dict[str, Any]] = {"paper": {"rho": 1e-3}, "certified": {}, "accelerated": {}}
+BARE = "one bare pass"
 NODES = {"cpu": [10_000, 20_000, 50_000, 100_000], "cuda": [10_000, 30_000, 100_000, 300_000, 1_000_000]}
 
 
@@ -73,7 +75,7 @@ class Size(NamedTuple):
                 "attempts": contender.attempts,
             }
             | self.about
-            | ({"trials": trials(contender)} if self.axis == "edges" else {})
+            | ({"trials": trials(contender)} if self.axis == "edges" and mode != BARE else {})
             for mode, contender in self.contenders.items()
         ]
 
@@ -115,6 +117,8 @@ def graph_size(nodes: int, settings: argparse.Namespace) -> Size:
         for mode, options in GRAPH_MODES.items()
         if mode in settings.graph_modes
     }
+    entries = torch.ones(nodes, settings.hidden, device=settings.device)
+    contenders[BARE] = Contender(partial(torch.add, entries, entries, out=torch.empty_like(entries)))
     edges = data.edge_index.shape[1] // 2
     return Size("edges", edges, contenders, {"nodes": nodes, "generating_seconds": generating})
 
@@ -218,7 +222,7 @@ def table(report: dict[str, Any]) -> str:
             ):
                 lines.append(f"{name:>16}" + "".join(f"{fits[mode][key]:14.2f}" for mode in modes))
         if axis == "edges":
-            for mode in modes:
+            for mode in (mode for mode in modes if mode != BARE):
                 counts = ", ".join(str(row["trials"]) for row in rows if row["mode"] == mode)
                 lines.append(f"steps tried by the backtracking in one iteration, {mode}: {counts}")
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from running_benchmarks import BENCHMARKS, run_benchmark
 sys.path.insert(0, str(BENCHMARKS))
 
 from compact_json import rounded
-from growth import fitted, table
+from growth import BARE, fitted, table
 
 SAMPLES, WIDTHS, NODES = [30, 60, 90], [4, 8, 16, 32], [200, 400]
 
@@ -38,22 +38,22 @@ def test_every_size_has_a_row_in_every_mode(run):
     for mode in ("quadratic", "exact", "accelerated"):
         assert sizes(report, "samples", mode) == SAMPLES
         assert sizes(report, "width", mode) == WIDTHS
-    for mode in ("paper", "accelerated"):
+    for mode in ("paper", "accelerated", BARE):
         edges = sizes(report, "edges", mode)
         assert len(edges) == len(NODES)
         for found, nodes in zip(edges, NODES, strict=True):
             assert found == pytest.approx(3 * nodes, rel=0.2)
-    assert len(report["rows"]) == 3 * (len(SAMPLES) + len(WIDTHS)) + 2 * len(NODES)
+    assert len(report["rows"]) == 3 * (len(SAMPLES) + len(WIDTHS)) + 3 * len(NODES)
     for row in report["rows"]:
         assert 0 < row["lowest_seconds"] <= row["seconds"]
         assert len(row["attempts"]) == 2
-        if row["axis"] == "edges":
+        if row["axis"] == "edges" and row["mode"] != BARE:
             assert row["trials"] >= 2  # the hidden W, backward and forward
 
 
 def test_exponents_are_those_of_the_printed_rows(run):
     report, shown = run
-    assert len(report["exponents"]) == 3 + 3 + 2
+    assert len(report["exponents"]) == 3 + 3 + 3
     assert report["exponents"] == rounded(fitted(report["rows"]))
     for fit in report["exponents"]:
         rows = [r for r in report["rows"] if (r["axis"], r["mode"]) == (fit["axis"], fit["mode"])]
