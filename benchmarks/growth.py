@@ -10,8 +10,8 @@
 - *edges*: a GCN on stochastic block model graphs whose nodes all have the same mean degree, so that edges and
   nodes grow together: the paper's settings (quadratic steps), whose loop from alpha0 = t0 = 1 tries more
   steps the more nodes there are, certified mode (gcn.py), whose loop starts at the curvature, and with
-  --graph-modes accelerated mode. Beside them one bare elementwise pass over nodes times hidden units shows
-  how far the machine itself is from linear: what fits into a CPU's caches is faster.
+  --graph-modes accelerated mode. Beside them one bare elementwise pass over nodes times hidden units: how far
+  the machine itself is from linear.
 
 All sizes and modes of an axis are timed in turn, so that other work on the machine meets all alike (with
 --one-at-a-time size after size, which takes less memory); times are medians, warm and synchronised. An
