@@ -225,21 +225,21 @@ def test_memmaps_are_recognised_behind_views(stored):
 CHILD = """
 import resource, sys, numpy as np
 from dladmm import mlp, train
-x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(400_000, 125))
+x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(200_000, 250))
 y = np.arange(len(x)) % 3
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-options = dict(device="cpu", max_iter=1, scale_inputs=True, max_memory="70MB")
-train(mlp([125, 2, 3]), np.array(x[:1000]), y[:1000], **options)
+options = dict(device="cpu", max_iter=1, scale_inputs=True, max_memory="40MB")
+train(mlp([250, 2, 3]), np.array(x[:1000]), y[:1000], **options)
 before = peak()
-train(mlp([125, 2, 3]), x, y, **options)
+train(mlp([250, 2, 3]), x, y, **options)
 print(peak() - before)
 """
 
 
 def test_a_file_larger_than_what_is_allowed_is_never_in_memory_whole(tmp_path):
-    """200 MB of inputs; the process grows by what 70 MB of tensors and the products' own buffers take."""
-    rows = np.random.default_rng(0).standard_normal((4000, 125)).astype(np.float32)
+    """200 MB of inputs; the process grows by what 40 MB of tensors and the products' own buffers take."""
+    rows = np.random.default_rng(0).standard_normal((2000, 250)).astype(np.float32)
     with (tmp_path / "x.bin").open("wb") as file:
         for _ in range(100):
             rows.tofile(file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import reduce
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -348,7 +349,9 @@ class Affine(Block):
 
         made = Again(headings, term.whole)
         norms = [(row_squared_norms(d), row_squared_norms(moved)) for _, _, d, moved in made]
-        d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
+        d_squared, moved_squared = norms[0]
+        if len(norms) > 1:
+            d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
         if term.rows is not None:
             d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
         if not scope.options.tau_per_sample:
@@ -356,9 +359,8 @@ class Affine(Block):
         required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
         tau = backtracked(required, scope.options.t0, scope.options.growth)
         step = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
-        by_part = over(term.at_once, step.expand(len(a)))
-        for (part, own, d, moved), (its,) in zip(made, by_part, strict=True):
-            far = its if step.ndim else step
+        by_part = over(term.at_once, step) if step.ndim else repeat((step,))
+        for (part, own, d, moved), (far,) in zip(made, by_part, strict=False):
             descend(own, d, far)
             descend(part.prediction, moved, far)
         squared = d_squared * step.square()
@@ -395,8 +397,8 @@ class Affine(Block):
             descend(own, move, step)
             descend(part.prediction, moved, step)
             counted = step.square() if part.rows is None else step.square() * part.rows[:, 0]
-            lengths.append(torch.stack([squared @ counted, moved_squared @ counted]))
-        squared, moved_squared = reduce(Tensor.add_, lengths)
+            lengths.append((squared @ counted, moved_squared @ counted))
+        squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
         return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
@@ -408,8 +410,9 @@ class Affine(Block):
 
 def _buffer(name: str, like: Tensor, part: Term, scope: Scope) -> Tensor:
     """A buffer with the shape of ``like``, the same one for every chunk of rows."""
-    rows = len(like) if part.at_once is None else max(part.at_once, len(like))
-    return scope.scratch.take(name, like, rows=rows)[: len(like)]
+    if part.at_once is None:
+        return scope.scratch.take(name, like)
+    return scope.scratch.take(name, like, rows=max(part.at_once, len(like)))[: len(like)]
 
 
 def _squared(products: Products) -> Tensor:
