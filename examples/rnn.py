@@ -9,7 +9,7 @@ data = dladmm.datasets.load("digits")
 rows = lambda x: x.reshape(-1, 8, 8)  # noqa: E731  # eight time steps of eight pixels
 network = nn.Sequential(dladmm.Recurrent(nn.RNN(8, 32, batch_first=True)), nn.Linear(32, 10))
 
-result = dladmm.train(network, rows(data.x_train), data.y_train, mode="accelerated", max_iter=20)
+result = dladmm.train(network, rows(data.x_train), data.y_train, mode="accelerated", max_iter=30)
 print(result)
 
 with torch.no_grad():
