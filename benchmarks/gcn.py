@@ -136,17 +136,10 @@ def graph_iteration(
         if ended is not None:
             raise RuntimeError(f"{mode} ended with {ended.name} after {trainer.history.n_iter} iterations.")
 
-    if not isinstance(trainer.method, Accelerated):
+    method = trainer.method
+    if not isinstance(method, Accelerated):
         return Contender(step), problem, weights
-    tried, attempt = 0, trainer.method._attempt
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal tried
-        tried += 1
-        return attempt(*arguments)
-
-    trainer.method._attempt = counted  # type: ignore[method-assign]
-    return Contender(step, lambda: tried), problem, weights
+    return Contender(step, lambda: method.iteration + method.refused), problem, weights
 
 
 def paper_seconds(name: str, hidden: int) -> dict[float, float]:

@@ -139,17 +139,10 @@ def library(mode: str, sizes: list[int], x: Tensor, y: Tensor, seed: int, **chan
         if ended is not None:
             raise RuntimeError(f"{mode} ended with {ended.name} after {trainer.history.n_iter} iterations.")
 
-    if not isinstance(trainer.method, Accelerated):
+    method = trainer.method
+    if not isinstance(method, Accelerated):
         return Contender(step)
-    tried, attempt = 0, trainer.method._attempt
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal tried
-        tried += 1
-        return attempt(*arguments)
-
-    trainer.method._attempt = counted  # type: ignore[method-assign]
-    return Contender(step, lambda: tried)
+    return Contender(step, lambda: method.iteration + method.refused)
 
 
 def adam(sizes: list[int], x: Tensor, y: Tensor, seed: int) -> Contender:

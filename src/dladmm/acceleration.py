@@ -30,9 +30,10 @@ from torch import Tensor
 from dladmm.blocks import Params, Step
 from dladmm.chain import link_factors
 from dladmm.dropping import RowDrops
-from dladmm.engine import Engine, State
+from dladmm.engine import Engine
 from dladmm.errors import InputError
 from dladmm.regularizers import NoPenalty
+from dladmm.state import State
 
 HIGHEST_RAISE = 12
 """Before an iteration is given up, rho and nu have grown by 2^12."""

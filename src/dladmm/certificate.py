@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from dladmm.certificate_words import sentences
-from dladmm.engine import Engine, State
+from dladmm.engine import Engine
 from dladmm.history import History
+from dladmm.state import State
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from dladmm.blocks import Step
-from dladmm.engine import Engine, State
+from dladmm.engine import Engine
+from dladmm.state import State
 
 
 class Method(Protocol):

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Step
-from dladmm.engine import Engine, State
+from dladmm.engine import Engine
 from dladmm.history import Value
 from dladmm.losses import Risk
 from dladmm.options import TrainOptions
 from dladmm.rows import joined
+from dladmm.state import State
 from dladmm.subproblems import squared_norm
 
 

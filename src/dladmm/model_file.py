@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from dladmm.activations import from_module as activation_of
 from dladmm.activations import get_activation
 from dladmm.container import load, save
-from dladmm.engine import State
 from dladmm.errors import DataError, DladmmError, InputError
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.history import History
 from dladmm.losses import LOSSES, Loss, get_loss
+from dladmm.state import State
 from dladmm.status import Status
 
 if TYPE_CHECKING:

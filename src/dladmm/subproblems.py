@@ -128,6 +128,15 @@ def backtracked(required: Tensor, start: float | None, growth: float) -> Tensor:
     return floor * growth ** torch.where(floor * growth**exponent < required, exponent + 1, exponent)
 
 
+def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
+    """``argmin_s -s slope + (s^2/2) curvature``, at least 0: the best multiple of a move.
+
+    It is 1 for the exact minimiser. A factor that was rounded to float32 resolves stiff directions badly; taking the
+    best multiple of what it gives, from products that are computed anyway, keeps every exact solve a descent step.
+    """
+    return ratio(slope, curvature, 1.0).clamp_min(0.0)
+
+
 class Trial(NamedTuple):
     """A trial point x+ of a search: ``phi(x+) - phi(x)``, ``<gradient, x+ - x>`` and ``||x+ - x||^2``."""
 

@@ -19,7 +19,7 @@ from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, Recomputed, certify
 from dladmm.certificate_words import guarantee
 from dladmm.chain import Chain
-from dladmm.engine import Engine, State
+from dladmm.engine import Engine
 from dladmm.errors import InputError
 from dladmm.history import History, Value
 from dladmm.iteration import Method, MethodFactory, Plain
@@ -31,6 +31,7 @@ from dladmm.regularizers import Regularizer
 from dladmm.replay import Replayed
 from dladmm.rows import Source
 from dladmm.scaling import Scaling
+from dladmm.state import State
 from dladmm.status import Status
 
 

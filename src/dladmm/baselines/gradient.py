@@ -19,9 +19,10 @@ from dladmm.baselines.optimizer_state import packed, unpack
 from dladmm.blocks import Block, Elementwise, GraphConv, Params, Step
 from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.scratch import Scratch
-from dladmm.engine import Energy, Engine, State
+from dladmm.engine import Engine
 from dladmm.errors import InputError
 from dladmm.regularizers import NonNegative
+from dladmm.state import Energy, State
 from dladmm.subproblems import squared_norm
 
 

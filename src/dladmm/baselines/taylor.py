@@ -32,9 +32,10 @@ from torch import Tensor
 
 from dladmm._spec import number
 from dladmm.blocks import Affine, Anchor, Elementwise, Scope, Step, Term
-from dladmm.engine import Energy, Engine, State
+from dladmm.engine import Engine
 from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
+from dladmm.state import Energy, State
 from dladmm.subproblems import squared_norm
 
 BETA, GAMMA, RHO, WARMUP = 1.0, 10.0, 1.0, 30

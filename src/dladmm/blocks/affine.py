@@ -5,24 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import reduce
-from itertools import repeat
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, column_sums, descend, gap, inner_products
+from dladmm.passes import advance, column_sums, gap
 from dladmm.regularizers import Regularizer
-from dladmm.rows import Again, over
+from dladmm.rows import Again
 from dladmm.subproblems import (
     SubproblemOptions,
     backtracked,
     damped_cholesky,
     full_precision_gram,
+    line_search,
     ratio,
-    row_squared_norms,
     squared_norm,
 )
 
@@ -197,7 +198,7 @@ class Affine(Block):
 
         def make() -> Iterator[tuple[Term, Tensor]]:
             for part, some in term.parts(A):
-                yield part, torch.mm(some, heading.T, out=_buffer("moved", part.prediction, part, scope))
+                yield part, torch.mm(some, heading.T, out=scope.buffer("moved", part.prediction, part))
 
         return Again(make, term.whole)
 
@@ -307,7 +308,7 @@ class Affine(Block):
         """``E^T A`` and the column sums of ``E = prediction - target``, every row as often as it counts."""
         found: list[Tensor] = []
         for part, some in term.parts(A):
-            E = _buffer("gap", part.prediction, part, scope)
+            E = scope.buffer("gap", part.prediction, part)
             gap(E, part.prediction, part.target, part.rows)
             own = [E.T @ some, column_sums(E)]
             found = [total.add_(more) for total, more in zip(found, own, strict=True)] if found else own
@@ -325,81 +326,8 @@ class Affine(Block):
         for stale in ("gram", "factor_key", "sums"):
             scope.memory.pop(stale, None)
         c = term.weight / anchor.weight
-        if scope.options.a_solver == "exact":
-            return [self._exact_a(params["W"], v, c, anchor, term, scope)]
-        return [self._quadratic_a(params["W"], v, c, anchor, term, scope)]
-
-    def _a_gradient(self, W: Tensor, a: Tensor, value: Tensor, c: float, part: Term, scope: Scope) -> Tensor:
-        """``a - f(z) + c E W``, the gradient over nu, in a buffer."""
-        E = _buffer("gap", part.prediction, part, scope)
-        gap(E, part.prediction, part.target, None)
-        return torch.sub(a, value, out=_buffer("gradient", a, part, scope)).addmm_(E, W, alpha=c)
-
-    def _quadratic_a(self, W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
-        """``argmin_a Q(a; tau)``, Equations 3 and 16, tau by Algorithms 3 and 7 in closed form.
-
-        Everything is over nu: ``d`` is the gradient, ``q = nu (c ||W d||^2 + ||d||^2) / ||d||^2`` the curvature
-        along it, for all samples together or for each.
-        """
-
-        def headings() -> Iterator[tuple[Term, Tensor, Tensor, Tensor]]:
-            for part, own, value in term.parts(a, anchor.value):
-                d = self._a_gradient(W, own, value, c, part, scope)
-                yield part, own, d, torch.mm(d, W.T, out=_buffer("moved", part.prediction, part, scope))
-
-        made = Again(headings, term.whole)
-        norms = [(row_squared_norms(d), row_squared_norms(moved)) for _, _, d, moved in made]
-        d_squared, moved_squared = norms[0]
-        if len(norms) > 1:
-            d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
-        if term.rows is not None:
-            d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
-        if not scope.options.tau_per_sample:
-            d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
-        required = anchor.weight * (c * ratio(moved_squared, d_squared) + 1)
-        tau = backtracked(required, scope.options.t0, scope.options.growth)
-        step = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
-        by_part = over(term.at_once, step) if step.ndim else repeat((step,))
-        for (part, own, d, moved), (far,) in zip(made, by_part, strict=False):
-            descend(own, d, far)
-            descend(part.prediction, moved, far)
-        squared = d_squared * step.square()
-        total = squared.sum()
-        return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
-
-    def _exact_a(self, W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
-        """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = -gradient`` (all over nu).
-
-        With fewer outputs than inputs the Woodbury identity turns it into an ``n_out x n_out`` system. W is the
-        same in the backward and in the forward update of a, so its factor is used twice. Every row has its own
-        multiple of the move, so chunks of rows need nothing of each other.
-        """
-        narrow = self.n_out < self.n_in
-        if scope.memory.get("input", (None,))[0] != c:
-            gram = full_precision_gram((W.T if narrow else W).double())
-            factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
-            scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
-        inverse = scope.memory["input"][1]
-        lengths = []
-        for part, own, value in term.parts(a, anchor.value):
-            gradient = self._a_gradient(W, own, value, c, part, scope)
-            move = _buffer("move", gradient, part, scope)
-            if narrow:
-                torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
-            else:
-                torch.mm(gradient, inverse, out=move)
-            # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
-            # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
-            moved = torch.mm(move, W.T, out=_buffer("moved", part.prediction, part, scope))
-            squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
-            slope = inner_products(gradient, move)
-            step = line_search(slope, c * moved_squared + squared)
-            descend(own, move, step)
-            descend(part.prediction, moved, step)
-            counted = step.square() if part.rows is None else step.square() * part.rows[:, 0]
-            lengths.append((squared @ counted, moved_squared @ counted))
-        squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
-        return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
+        solve = exact_a if scope.options.a_solver == "exact" else quadratic_a
+        return [solve(params["W"], v, c, anchor, term, scope)]
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
         return self.pull_back(params, v, term.prediction, term.weight * term.residual())
@@ -408,57 +336,9 @@ class Affine(Block):
         return force @ params["W"]
 
 
-def _buffer(name: str, like: Tensor, part: Term, scope: Scope) -> Tensor:
-    """A buffer with the shape of ``like``, the same one for every chunk of rows."""
-    if part.at_once is None:
-        return scope.scratch.take(name, like)
-    return scope.scratch.take(name, like, rows=max(part.at_once, len(like)))[: len(like)]
-
-
 def _squared(products: Products) -> Tensor:
     """``||A h^T||^2``."""
     return reduce(Tensor.add_, (squared_norm(product, part.rows) for part, product in products))
-
-
-def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
-    """``argmin_s -s slope + (s^2/2) curvature``, at least 0: the best multiple of a move.
-
-    It is 1 for the exact minimiser. A factor that was rounded to float32 resolves stiff directions badly; taking the
-    best multiple of what it gives, from products that are computed anyway, keeps every exact solve a descent step.
-    """
-    return ratio(slope, curvature, 1.0).clamp_min(0.0)
-
-
-def proximal_on_gram(
-    W: Tensor, d: Tensor, gram: Tensor, c: float, shift: Tensor, penalty: Regularizer, max_iter: int = 300
-) -> tuple[Tensor, Tensor]:
-    """``argmin_X (c/2)||A (X - W)^T + E||^2 + Omega(X) + (delta/2)||X - W||^2`` by FISTA on the Gram matrix.
-
-    Returns the move and delta. An iteration costs ``n_out n_in^2``, whatever the number of samples. The best
-    iterate counts, and W itself is the first, so that the subproblem never rises.
-    """
-    scale = gram.diagonal().mean()
-    floor = torch.where(scale > 0, scale, torch.ones_like(scale)) * torch.finfo(torch.float32).eps
-    delta = torch.maximum(shift, floor)
-    lipschitz = torch.linalg.eigvalsh(gram)[-1] + delta
-    momentum = 1.0
-    move = extrapolated = best = torch.zeros_like(W)
-    best_value = penalty.value(W) / c
-    for _ in range(max_iter):
-        gradient = d + extrapolated @ gram + delta * extrapolated
-        point = penalty.prox(W + extrapolated - gradient / lipschitz, 1.0 / (c * lipschitz))
-        previous, move = move, point - W
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        value = (d * move).sum() + ((move @ gram + delta * move) * move).sum() / 2 + penalty.value(point) / c
-        if bool(value < best_value):
-            best, best_value = move, value
-            extrapolated = move + (momentum - 1) / following * (move - previous)
-            momentum = following
-        else:
-            momentum, extrapolated = 1.0, best
-        if float((move - previous).norm()) <= 1e-12 * (1 + float(move.norm())):
-            break
-    return best, c * delta
 
 
 def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:

@@ -99,6 +99,12 @@ class Scope:
     last: bool = False
     scratch: Scratch = field(default_factory=Scratch)
 
+    def buffer(self, name: str, like: Tensor, part: Term) -> Tensor:
+        """A buffer with the shape of ``like``, the same one for every chunk of rows."""
+        if part.at_once is None:
+            return self.scratch.take(name, like)
+        return self.scratch.take(name, like, rows=max(part.at_once, len(like)))[: len(like)]
+
 
 class Block(ABC):
     """One link ``V_l = g_l(B_l, V_{l-1})`` of the chain (Problem 1 of the paper).

@@ -8,12 +8,19 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks.affine import line_search, proximal_on_gram
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.blocks.quadratic_input import update_linear_input
 from dladmm.errors import InputError
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import backtracked, damped_cholesky, full_precision_gram, ratio, squared_norm
+from dladmm.subproblems import (
+    backtracked,
+    damped_cholesky,
+    full_precision_gram,
+    line_search,
+    ratio,
+    squared_norm,
+)
 
 Sizes = tuple[int, ...]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -103,12 +103,7 @@ class Generic(Block):
         names = list(params)
         start = [params[name] for name in names]
 
-        def point(curvature: float, gradients: list[Tensor]) -> list[Tensor]:
-            moved = [p - g / curvature for p, g in zip(start, gradients, strict=True)]
-            return [
-                penalty.prox(p, 1.0 / curvature) if name in self.penalised else p
-                for name, p in zip(names, moved, strict=True)
-            ]
+        point = proximal_point(params, penalty, self.penalised)
 
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.forward(dict(zip(names, values, strict=True)), v)
@@ -174,6 +169,18 @@ def local_gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tup
         torch.zeros_like(x) if g is None else g.detach() for x, g in zip(leaves, gradients, strict=True)
     ]
     return prediction.detach(), filled
+
+
+def proximal_point(params: Params, penalty: Regularizer, penalised: Sequence[str]) -> Point:
+    """``x+`` of a gradient step at a curvature, with the prox of the penalty on the parameters it applies to."""
+    start = dict(params)
+
+    def point(curvature: float, gradients: list[Tensor]) -> list[Tensor]:
+        moved = zip(start, start.values(), gradients, strict=True)
+        stepped = [(name, p - g / curvature) for name, p, g in moved]
+        return [penalty.prox(p, 1.0 / curvature) if name in penalised else p for name, p in stepped]
+
+    return point
 
 
 def majorised_step(

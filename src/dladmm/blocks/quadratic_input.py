@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
-from dladmm.blocks.affine import line_search
 from dladmm.blocks.base import Anchor, Scope, Step, Term, like_rows
-from dladmm.subproblems import backtracked, ratio, row_squared_norms
+from dladmm.subproblems import backtracked, line_search, ratio, row_squared_norms
 
 Product = Callable[[Tensor], Tensor]
 
@@ -32,22 +32,38 @@ def update_linear_input(
 
 
 def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term, scope: Scope) -> Step:
-    """``argmin_a Q(a; tau)``, Equations 3 and 16, tau by Algorithms 3 and 7 in closed form; all over nu."""
+    """``argmin_a Q(a; tau)``, Equations 3 and 16; all over nu."""
     moved = apply(d)
-    d_squared, moved_squared = row_squared_norms(d), row_squared_norms(moved)
+    length, step = majorised_length(row_squared_norms(d), row_squared_norms(moved), anchor, term, scope)
+    scale = length.to(d.dtype)
+    v.sub_(d * like_rows(scale, d))
+    term.prediction.sub_(moved.mul_(like_rows(scale, moved)))
+    return step
+
+
+def majorised_length(
+    d_squared: Tensor, moved_squared: Tensor, anchor: Anchor, term: Term, scope: Scope
+) -> tuple[Tensor, Step]:
+    """How far to go against the gradient d, tau by Algorithms 3 and 7 in closed form, and what that promises.
+
+    Everything is over nu: ``q = nu (c ||K d||^2 + ||d||^2) / ||d||^2`` is the curvature along d, for all samples
+    together or for each. Given are the squared lengths of the rows of d and of K d.
+    """
     if term.rows is not None:
         d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
     if not scope.options.tau_per_sample:
         d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
     required = anchor.weight * (term.weight / anchor.weight * ratio(moved_squared, d_squared) + 1)
     tau = backtracked(required, scope.options.t0, scope.options.growth)
-    step = (anchor.weight / tau).where(d_squared > 0, 0.0)
-    scale = step.to(d.dtype)
-    v.sub_(d * like_rows(scale, d))
-    term.prediction.sub_(moved.mul_(like_rows(scale, moved)))
-    squared = d_squared * step.square()
+    length = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
+    squared = d_squared * length.square()
     total = squared.sum()
-    return Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
+    return length, Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
+
+
+def solved_step(squared: Tensor, moved_squared: Tensor, c: float, anchor: Anchor) -> Step:
+    """What a solved input promises: half its move's squared length in the subproblem's own metric."""
+    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
 
 
 def conjugate_gradients(
@@ -90,5 +106,4 @@ def conjugate_gradients(
     v.add_(move.mul_(like_rows(scale, move)))
     term.prediction.add_(moved.mul_(like_rows(scale, moved)))
     counted = best.square() if term.rows is None else best.square() * term.rows[:, 0]
-    squared, moved_squared = squared @ counted, moved_squared @ counted
-    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
+    return solved_step(squared @ counted, moved_squared @ counted, c, anchor)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.blocks.generic import local_gradients, majorised_step
+from dladmm.blocks.generic import local_gradients, majorised_step, proximal_point
 from dladmm.blocks.linear_map import LinearMap
 from dladmm.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
@@ -135,12 +135,7 @@ class RecurrentStates(Block):
         names = list(params)
         start = [params[name] for name in names]
 
-        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
-            moved = [p - g / curvature for p, g in zip(start, slopes, strict=True)]
-            return [
-                penalty.prox(p, 1.0 / curvature) if name in self.penalised else p
-                for name, p in zip(names, moved, strict=True)
-            ]
+        point = proximal_point(params, penalty, self.penalised)
 
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(dict(zip(names, values, strict=True)), v, s)
