@@ -30,7 +30,7 @@ from dladmm.graph_api import graph_problem
 from dladmm.losses import Risk, get_loss
 from dladmm.options import ACCELERATED, make_options
 from dladmm.regularizers import L1, L2, ElasticNet, NonNegative, NoPenalty, get_regularizer
-from dladmm.scaling import Scaling
+from dladmm.scaling import RARITY, Scaling
 from dladmm.sparse import csr_tensor
 from dladmm.subproblems import SubproblemOptions
 from graph_problems import graph_engine, random_graph
@@ -494,13 +494,17 @@ def test_only_an_affine_layer_of_dense_inputs_is_scaled():
 def test_nodes_are_scaled_alike_dense_and_sparse():
     dense = np.random.default_rng(0).random((40, 9)) * (np.random.default_rng(1).random((40, 9)) < 0.3)
     one, two = (Scaling.of_nodes(kind, F64, CPU) for kind in (dense, sparse.csr_array(dense)))
-    assert float(one.scale) == pytest.approx(float(two.scale), rel=1e-14)
+    torch.testing.assert_close(one.scale, two.scale, rtol=1e-14, atol=0)
+    size = np.sqrt((dense**2).mean(0))
+    torch.testing.assert_close(
+        one.scale / one.scale[0], torch.from_numpy((size / size[0]) ** RARITY), rtol=1e-12, atol=0
+    )
     x = torch.from_numpy(dense)
     assert float(torch.linalg.vector_norm(one.apply(x), dim=1).mean()) == pytest.approx(0.3, rel=1e-12)
     as_sparse = csr_tensor(sparse.csr_array(dense), F64, CPU)
     torch.testing.assert_close(two.apply(as_sparse).to_dense(), one.apply(x), rtol=1e-12, atol=0)
     nothing = Scaling.of_nodes(np.zeros((4, 3)), F64, CPU)
-    assert float(nothing.scale) == 1.0
+    assert bool((nothing.scale == 1.0).all())
     params = [{"W": torch.randn(2, 9, generator=generator(0), dtype=F64)}]
     torch.testing.assert_close(one.apply(x) @ params[0]["W"].T, x @ one.fold(params)[0]["W"].T)
 

@@ -5,7 +5,8 @@ they are, so the scaling is folded into the weights when training is over and th
 
 For an affine layer every feature is centred and divided by its largest deviation, which undoes any change of unit or
 origin of single features, and all of them by one number that makes the mean length of a row 1. A graph layer has no
-bias and its features are counts or weights of one kind: there one number makes the mean length of a row 0.3.
+bias and its features are counts or weights of one kind: those are not centred, every one is divided by a small power of
+its root mean square, so that rare words count a little more, and one number makes the mean length of a row 0.3.
 
 A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
 entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
@@ -33,6 +34,8 @@ Inputs = TypeVar("Inputs", Tensor, Source)
 
 ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
 """Mean length of a row after scaling: of a sample's features, and of a node's, for which few labels speak."""
+RARITY = 0.15
+"""A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,21 @@ class Scaling:
 
     @classmethod
     def of_nodes(cls, features: Any, dtype: torch.dtype, device: torch.device) -> Scaling:
-        """One number for the features of a graph's nodes, dense or scipy-sparse, a row a node."""
+        """One number a feature of a graph's nodes, dense or scipy-sparse, a row a node: ``rms^RARITY``, times one for all."""
         squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
-        length = float(np.sqrt(np.asarray(squares.sum(axis=1), dtype=np.float64)).mean())
-        scale = torch.tensor(length / NODE_LENGTH if length > 0 else 1.0, dtype=dtype, device=device)
+        total = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
+        size = np.where(total > 0, total / max(features.shape[0], 1), 1.0) ** (RARITY / 2)
+        length = float(np.sqrt(np.asarray(squares @ size**-2.0, dtype=np.float64)).mean())
+        scale = torch.from_numpy(size * (length / NODE_LENGTH if length > 0 else 1.0)).to(device, dtype)
         return cls(torch.zeros_like(scale), scale)
 
     def apply(self, x: Inputs) -> Inputs:
         if isinstance(x, Source):
             return x.changed(lambda part, _: (part - self.shift).div_(self.scale))
-        if x.layout != torch.strided:
-            return x * (1 / self.scale)
+        if x.layout == torch.sparse_csr:
+            columns = x.col_indices()
+            values = x.values() / self.scale[columns]
+            return torch.sparse_csr_tensor(x.crow_indices(), columns, values, x.shape, check_invariants=False)
         return (x - self.shift).div_(self.scale)
 
     def fold(self, params: Sequence[Params]) -> list[Params]:
