@@ -25,6 +25,7 @@ goes to standard output; with --json it goes to standard error and one JSON obje
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import platform
 import resource
@@ -158,9 +159,14 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def measure(name: str, hidden: int, settings: argparse.Namespace) -> dict[str, Any]:
-    """One data set and width, in a process of its own so that its peak memory is its own."""
+    """One data set and width: on a CPU in a process of its own, so that its peak memory is its own."""
     torch.set_num_threads(settings.threads)
     device = torch.device(settings.device)
+    if device.type == "cuda":
+        torch._dynamo.reset()  # kernels for these very shapes, as in a process that has no others
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     data = datasets.load(name)
     held = 0 if device.type == "cuda" else peak_bytes(device)
     own: dict[str, dict[str, Any]] = {
@@ -271,8 +277,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             continue
         for hidden in settings.hidden:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                results.append(pool.apply(measure, (name, hidden, settings)))
+            if settings.device.startswith("cuda"):
+                results.append(measure(name, hidden, settings))
+            else:
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    results.append(pool.apply(measure, (name, hidden, settings)))
             print(line(results[-1]), file=people, flush=True)
     if not settings.json:
         return

@@ -161,6 +161,11 @@ class Engine:
             and self.risk.solver == "auto"
         )
 
+    @property
+    def memories(self) -> list[dict[str, Any]]:
+        """What the blocks remember from one update to the next."""
+        return self._memories
+
     def remembered(self, l: int) -> dict[str, Any]:
         """What block l must find again for a resumed run to go on bit for bit."""
         memory = self._memories[l]

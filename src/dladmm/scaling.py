@@ -106,7 +106,7 @@ class Scaling:
 
     @classmethod
     def of_nodes(cls, features: Any, dtype: torch.dtype, device: torch.device) -> Scaling:
-        """One number a feature of a graph's nodes, dense or scipy-sparse, a row a node: ``rms^RARITY``, times one for all."""
+        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all."""
         squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
         total = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
         size = np.where(total > 0, total / max(features.shape[0], 1), 1.0) ** (RARITY / 2)

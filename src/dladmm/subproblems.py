@@ -163,6 +163,11 @@ def searched(
     return None
 
 
+def searched_blindly(excess: Tensor, curvatures: Tensor, slack: Tensor) -> Tensor:
+    """What :func:`searched` finds, from the excess at all curvatures: the first that majorises, infinite if none."""
+    return torch.where(excess <= slack.clamp_min(0.0), curvatures, torch.inf).min()  # they grow
+
+
 def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) -> Tensor:
     """``||residual + change||^2 - ||residual||^2`` as a float64 scalar, without subtracting the two values.
 
@@ -185,21 +190,28 @@ def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
         torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
-def damped_cholesky(gram: Tensor, shift: float | Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+def damped_cholesky(
+    gram: Tensor, shift: float | Tensor, precision: torch.dtype, *, blind: bool = False
+) -> tuple[Tensor, Tensor]:
     """Cholesky factor of ``gram + delta I`` and the ``delta`` it took, at least ``shift``.
 
     The Gram matrix was formed in ``precision``, so it is positive definite only down to the rounding of that
-    precision; delta is raised from there in factors of 100 until the factorisation exists. The caller treats delta
-    as a proximal weight, so that raising it shortens the step and never breaks descent.
+    precision, which is relative to its largest eigenvalue and so to its trace; should that not be enough, delta is
+    raised in factors of 100 until the factorisation exists. The caller treats delta as a proximal weight, so that
+    raising it shortens the step and never breaks descent. ``blind`` asks the device for nothing: if the first
+    factorisation fails, a multiple of the identity that exceeds the Gram matrix takes its place.
     """
-    scale = gram.diagonal().mean()
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    rounding = torch.finfo(precision).eps * scale
-    delta = torch.maximum(torch.as_tensor(shift, dtype=gram.dtype, device=gram.device), rounding)
+    trace = gram.diagonal().sum()
+    trace = torch.where(trace > 0, trace, torch.ones_like(trace))
+    rounding = torch.finfo(precision).eps * trace
+    delta = torch.maximum(shift, rounding) if isinstance(shift, Tensor) else rounding.clamp_min(shift)
     eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
-    for _ in range(8):
+    for _ in range(1 if blind else 8):
         factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
+        if blind:
+            enough = torch.where(info == 0, delta, trace + delta)
+            return torch.where(info == 0, factor, torch.sqrt(enough) * eye), enough
         if int(info) == 0:
             return factor, delta
         delta = delta * 100
-    return torch.sqrt(scale + delta) * eye, scale + delta
+    return torch.sqrt(trace + delta) * eye, trace + delta

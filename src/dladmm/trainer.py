@@ -114,7 +114,9 @@ class Trainer:
             self.options.compile and x.is_cuda and isinstance(self.method, Plain) and self.engine.recordable
         )
         self._advance: Callable[[], Tensor | None]
-        self._advance = Replayed(self._move, self._depends_on) if replays else self._move
+        self._advance = self._move
+        if replays:
+            self._advance = Replayed(self._move, self._depends_on, self.engine.memories, self.engine.forget)
 
     def _own_method(self) -> Method:
         if self.options.mode == "convergent":

@@ -14,7 +14,7 @@ from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, column_sums, gap
+from dladmm.passes import advance, blind, column_sums, gap
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
 from dladmm.subproblems import (
@@ -64,7 +64,7 @@ class Affine(Block):
         return f"Affine({self.n_in}, {self.n_out}{'' if self.bias else ', bias=False'})"
 
     def recordable(self, options: SubproblemOptions) -> bool:
-        return options.w_solver == options.a_solver == "quadratic"
+        return True
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         deviation = scale * math.sqrt(2.0 / self.n_in)
@@ -254,7 +254,8 @@ class Affine(Block):
         extra = (penalty.quadratic or 0.0) / term.weight
         key = (extra, scope.options.damping_of(self.n_in, last=scope.last))
         if scope.memory.get("factor_key") != key:
-            scope.memory["factor"] = damped_cholesky(gram, self._damping(gram, scope) + extra, A.dtype)
+            shift = self._damping(gram, scope) + extra
+            scope.memory["factor"] = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
             scope.memory["factor_key"] = key
         found: tuple[Tensor, Tensor] = scope.memory["factor"]
         return found

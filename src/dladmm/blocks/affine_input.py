@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term
 from dladmm.blocks.quadratic_input import majorised_length, solved_step
-from dladmm.passes import descend, gap, inner_products
+from dladmm.passes import blind, descend, gap, inner_products
 from dladmm.rows import Again, over
 from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search, row_squared_norms
 
@@ -47,7 +47,7 @@ def exact_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: S
     narrow = W.shape[0] < W.shape[1]
     if scope.memory.get("input", (None,))[0] != c:
         gram = full_precision_gram((W.T if narrow else W).double())
-        factor, _ = damped_cholesky(gram, 1 / c, torch.float64)
+        factor, _ = damped_cholesky(gram, 1 / c, torch.float64, blind=blind(W))
         scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
     inverse = scope.memory["input"][1]
     lengths = []

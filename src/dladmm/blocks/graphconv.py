@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
+from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.propagation import Matrix, Propagation
@@ -18,7 +19,7 @@ from dladmm.errors import InputError
 from dladmm.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
 from dladmm.sparse import SparseMatrix
-from dladmm.subproblems import Trial, searched, squared_norm
+from dladmm.subproblems import SubproblemOptions, Trial, searched, squared_norm
 
 
 class GraphConv(Block):
@@ -57,6 +58,9 @@ class GraphConv(Block):
 
     def __repr__(self) -> str:
         return f"GraphConv({self.n_in}, {self.n_out}, {self.activation.name})"
+
+    def recordable(self, options: SubproblemOptions) -> bool:
+        return isinstance(self.activation, PiecewiseLinear)
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         deviation = scale * math.sqrt(2.0 / self.n_in)
@@ -133,7 +137,7 @@ class GraphConv(Block):
         start = scope.options.alpha0
         if start is None:
             ray.aim(self.graph.output(V, g, ray.scratch), g, g)
-            start = ray.first_curvature()
+            start = float(ray.first_curvature())
         move = torch.zeros_like(W)
 
         def trial(sigma: float) -> Trial:
@@ -142,7 +146,7 @@ class GraphConv(Block):
             ray.aim(self.graph.output(V, move, ray.scratch), move, g)
             return Trial(ray.rise(1.0), -float(ray.along), float(ray.d_squared))
 
-        sigma = searched(trial, start, ray.slack, scope.options)
+        sigma = searched(trial, start, lambda: float(ray.slack()), scope.options)
         length = 1.0 if sigma is not None else 0.0
         move_along(W, move, length)
         ray.move(length)
@@ -185,8 +189,8 @@ class GraphConv(Block):
         self, W: Tensor, v: Tensor, anchor: Anchor, term: Term, memory: dict[str, Any]
     ) -> None:
         """Rows that are no variables take the value of the forward pass, and H moves with them."""
-        change = anchor.value - v
-        change[self.graph.rows] = 0
+        assert self.graph.rows is not None
+        change = (anchor.value - v).index_fill_(0, self.graph.rows, 0.0)
         v.add_(change)
         moved = self.graph.output(change, W)
         if self.linear:

@@ -8,6 +8,7 @@ from torch import Tensor
 from dladmm.activations import Activation
 from dladmm.blocks.base import Term
 from dladmm.blocks.scratch import Scratch
+from dladmm.passes import blind, one_pass
 from dladmm.subproblems import (
     SubproblemOptions,
     Trial,
@@ -15,8 +16,12 @@ from dladmm.subproblems import (
     ratio,
     rise_of_square,
     searched,
+    searched_blindly,
     squared_norm,
 )
+
+AT_ONCE = 15
+"""Trials evaluated in one pass over memory."""
 
 
 class Ray:
@@ -79,18 +84,19 @@ class Ray:
             bent = torch.mul(bent, self.slope, out=self.scratch.take("entries", bent))
         return self.term.weight * ratio(squared_norm(bent), self.d_squared) + self.own
 
-    def first_curvature(self) -> float:
+    def first_curvature(self) -> Tensor:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
-        linearised = float(self.required())
-        if linearised > 0:
+        linearised = self.required()
+        if not blind(self.H) and float(linearised) > 0:
             return linearised
-        unbent = self.term.weight * float(ratio(squared_norm(self.change), self.d_squared))
-        return max(1e-3 * unbent, torch.finfo(torch.float32).tiny)
+        unbent = self.term.weight * ratio(squared_norm(self.change), self.d_squared)
+        kept_off = (1e-3 * unbent).clamp_min(torch.finfo(torch.float32).tiny)
+        return torch.where(linearised > 0, linearised, kept_off)
 
-    def slack(self) -> float:
+    def slack(self) -> Tensor:
         """What rounding alone does to phi."""
         eps = torch.finfo(self.residual.dtype).eps
-        return eps * self.term.weight / 2 * float(squared_norm(self.residual))
+        return eps * self.term.weight / 2 * squared_norm(self.residual)
 
     def rise(self, step: float) -> float:
         """``phi(s) - phi(0)`` without the anchor."""
@@ -105,6 +111,8 @@ class Ray:
         """The sigma (or delta) of the paper's backtracking from ``start``; infinite when the cap is reached."""
         if self.linear:
             return backtracked(self.required(), start, options.growth)
+        if blind(self.H):
+            return self._curvature_blindly(start, options)
         squared, along, pull = torch.stack([self.d_squared, self.along, self.pull]).tolist()
         if squared == 0.0:
             return torch.full_like(self.d_squared, start or self.own)
@@ -114,9 +122,21 @@ class Ray:
             anchor = self.own * (s * s / 2 * squared - s * pull)
             return Trial(self.rise(s) + anchor, -s * along, s * s * squared)
 
-        first = self.first_curvature() if start is None else start
-        found = searched(trial, first, self.slack, options)
+        first = float(self.first_curvature()) if start is None else start
+        found = searched(trial, first, lambda: float(self.slack()), options)
         return torch.full_like(self.d_squared, torch.inf if found is None else found)
+
+    def _curvature_blindly(self, start: float | None, options: SubproblemOptions) -> Tensor:
+        """The same without asking the device: all trials at once, as many to a pass over memory as registers hold."""
+        tried = torch.arange(options.max_backtracks, dtype=torch.float64, device=self.H.device)
+        sigma = (self.first_curvature() if start is None else start) * options.growth**tried
+        s = 1 / (sigma + self.strength)
+        rows = (self.H, self.change, self.prediction, self.residual)
+        parts = (s[first : first + AT_ONCE] for first in range(0, len(s), AT_ONCE))
+        rises = torch.cat([_rises(*rows, steps=some, activation=self.activation) for some in parts])
+        rise = self.term.weight / 2 * rises + self.own * (s * s / 2 * self.d_squared - s * self.pull)
+        excess = rise + s * self.along - sigma / 2 * s * s * self.d_squared
+        return searched_blindly(excess, sigma, self.slack())
 
     def advance(self, sigma: Tensor) -> Tensor:
         """Take the step ``1/(sigma + strength)``; returns it, 0 where there is no direction or sigma is infinite."""
@@ -128,6 +148,9 @@ class Ray:
         """Move H and the prediction, on all rows."""
         if self.linear:
             move_along(self.H_all, self._change, step)
+        elif blind(self.H_all):
+            move_along(self.H_all, self._change, step)
+            self.activation.write(self.H_all, self.term.prediction)
         elif self._tried is not None and self.rows is None and self._tried[0] == float(step):
             self.scratch.swap("tried", self.H_all)
             self.H_all = self._tried[1]
@@ -139,6 +162,15 @@ class Ray:
     def _inner(self, x: Tensor, y: Tensor) -> Tensor:
         """``<x, y>`` as a float64 scalar: added in the given precision within a row, in float64 over rows."""
         return torch.mul(x, y, out=self.scratch.take("inner product", x)).sum(1).sum(dtype=torch.float64)
+
+
+@one_pass
+def _rises(
+    H: Tensor, change: Tensor, prediction: Tensor, residual: Tensor, *, steps: Tensor, activation: Activation
+) -> Tensor:
+    """:meth:`Ray.rise` at each of ``steps``, without the weight."""
+    changes = (activation(H - s * change) - prediction for s in steps.unbind())
+    return torch.stack([rise_of_square(moved, residual) for moved in changes])
 
 
 def move_along(x: Tensor, d: Tensor, step: Tensor | float) -> None:
