@@ -186,7 +186,7 @@ def test_float32_and_float64(iris):
     [
         ({"mode": "accelerated-ish"}, "mode must be"),
         ({"loss": "squared"}, "loss must be one of classification"),
-        ({"hidden_layer_sizes": (0,)}, "widths"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be"),
         ({"activation": "swish"}, "relu"),
         ({"rho": -1}, "rho must be a positive"),
         ({"dtype": "float16"}, "dtype must be"),

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,15 +23,19 @@ from dladmm.regularizers import Regularizer
 from dladmm.scaling import Scaling
 from dladmm.trainer import Result, Trainer
 from dladmm.validation import (
+    check_callbacks,
     check_device,
     check_dtype,
     check_features,
     check_fits,
     check_mask,
     check_sample_weight,
+    check_seed,
     check_several_classes,
     check_source,
     check_targets,
+    check_validation,
+    to_array,
 )
 
 
@@ -83,7 +86,10 @@ def train(
     """
     chosen = make_options(preset, **options)
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
-    chain = model if isinstance(model, Chain) else from_module(model, sequences=np.ndim(X) == 3)
+    random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    X = to_array(X, "X")
+    held = None if validation is None else check_validation(validation)
+    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3)
     the_loss, penalty = _loss(loss), chosen.penalty(regularizer)
     n_outputs = _n_outputs(chain)
     if init not in ("fresh", "keep"):
@@ -109,7 +115,7 @@ def train(
             penalty,
             dtype=torch_dtype,
             device=torch_device,
-            n_validation=0 if validation is None else len(validation[0]),
+            n_validation=0 if held is None else len(held[0]),
             counts=sample_weight is not None,
         )
         at_once = chunk(needs, bytes_of(chosen.max_memory), X, method)
@@ -142,9 +148,8 @@ def train(
     risk = Risk(the_loss, target, counts, solver)
     rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
     held_out = None
-    if validation is not None:
-        held_mask = validation[2] if len(validation) > 2 else None
-        held_x, held_y, held_counts = prepare(validation[0], validation[1], held_mask, " of validation")
+    if held is not None:
+        held_x, held_y, held_counts = prepare(*held, " of validation")
         held_out = held_x, Risk(the_loss, held_y, held_counts)
     scaling = Scaling.fit(chain.blocks[0], x, rows, at_once) if chosen.scale_inputs else None
     if scaling is not None:
@@ -198,7 +203,12 @@ def fresh_parameters(
     device: torch.device,
 ) -> list[Params]:
     generator = torch.Generator().manual_seed(seed)
-    params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
+    try:
+        params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise InputError(f"the weights of {chain!r} do not fit into memory; take narrower layers.") from error
     if std is not None:
         for block in params:
             for name, p in block.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -155,12 +156,15 @@ def gcn(
 
 def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
     """Input and output width of every layer."""
-    if len(widths) < 2:
-        raise InputError(f"widths must name at least the input and the output width, got {list(widths)}.")
-    for width in widths:
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise InputError(f"widths must be whole numbers >= 1, got {list(widths)!r}.")
-    return list(pairwise(widths))
+    if not isinstance(widths, Iterable):
+        raise InputTypeError(f"widths must be a list of whole numbers, got {widths!r}.")
+    sizes = list(widths)
+    if len(sizes) < 2:
+        raise InputError(f"widths must name at least the input and the output width, got {sizes}.")
+    for width in sizes:
+        if isinstance(width, bool) or not isinstance(width, Integral) or int(width) < 1:
+            raise InputError(f"widths must be whole numbers >= 1, got {sizes!r}.")
+    return list(pairwise(map(int, sizes)))
 
 
 def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:

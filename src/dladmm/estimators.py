@@ -23,7 +23,7 @@ from dladmm.callbacks import Callback
 from dladmm.chain import mlp
 from dladmm.errors import InputError
 from dladmm.estimator_file import Saved
-from dladmm.estimator_parts import progress, widths
+from dladmm.estimator_parts import classes_of, finite_output, progress, widths
 from dladmm.losses import Loss, get_loss
 from dladmm.options import Mode, given
 from dladmm.status import Status
@@ -104,6 +104,8 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         dtype = self._choose_dtype(len(X))
         device = check_device(self.device)
         keep = self.warm_start and hasattr(self, "module_")
+        if keep:
+            self._check_same_network()
         model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
         with warnings.catch_warnings():
             if self.rho is not None:
@@ -131,6 +133,15 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         self._take(result, loss)
         return self
 
+    def _check_same_network(self) -> None:
+        """``warm_start`` goes on with the network there is, which must be the one that is asked for."""
+        before, now = tuple(W.shape[1] for W in self.coefs_[:-1]), widths(self.hidden_layer_sizes)
+        if before != now:
+            raise InputError(
+                f"warm_start goes on with hidden layers of {before}, but hidden_layer_sizes is now {now}; set it back, "
+                "or warm_start=False to begin anew."
+            )
+
     def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
         """Rows that count, as dense arrays, and how often each counts."""
         if sparse.issparse(X):
@@ -151,9 +162,14 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
 
         stratify = y if isinstance(self, ClassifierMixin) else None
         index = np.arange(len(X))
-        kept, held = train_test_split(
-            index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
-        )
+        try:
+            kept, held = train_test_split(
+                index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
+            )
+        except ValueError as error:
+            raise InputError(
+                f"validation_fraction={self.validation_fraction!r} of {len(X)} rows cannot be held back: {error}"
+            ) from error
         monitor = "val_accuracy" if isinstance(self, ClassifierMixin) else "val_loss"
         stopping = [EarlyStopping(monitor=monitor, patience=self.n_iter_no_change)]
         return X[kept], y[kept], None if weight is None else weight[kept], (X[held], y[held]), stopping
@@ -205,7 +221,7 @@ class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
         parameter = next(self.module_.parameters())
         x = torch.as_tensor(np.ascontiguousarray(X), dtype=parameter.dtype, device=parameter.device)
         output: Tensor = self.module_(x).cpu()
-        return output
+        return finite_output(output)
 
 
 class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
@@ -234,16 +250,14 @@ class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
         """Train on X (n_samples, n_features), dense or sparse, and labels y of any type."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
         check_classification_targets(y)
-        classes, labels = np.unique(y, return_inverse=True)
+        classes = classes_of(y)
         if self.warm_start and hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):
             raise InputError(f"warm_start needs the same classes as before {self.classes_}, got {classes}.")
         self.classes_ = classes
-        if len(classes) < 2:
-            raise InputError(f"y holds one class only ({classes[0]!r}); at least two are needed to train.")
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
             raise InputError(f"loss must be one of classification, got {loss.name!r}.")
-        return self._fit(X, labels, len(classes), loss, sample_weight)
+        return self._fit(X, np.searchsorted(classes, y), len(classes), loss, sample_weight)
 
     def predict(self, X: Any) -> Array:
         """The most likely class of each row."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -29,9 +30,19 @@ from dladmm.regularizers import Regularizer
 from dladmm.scaling import Scaling
 from dladmm.sparse import SparseMatrix, csr_tensor
 from dladmm.trainer import Result, Trainer
-from dladmm.validation import check_device, check_dtype, check_several_classes, to_tensor
+from dladmm.validation import (
+    check_callbacks,
+    check_device,
+    check_dtype,
+    check_seed,
+    check_several_classes,
+    to_tensor,
+)
 
 Rows = Literal["all", "train"]
+
+MOST_CLASSES = 100_000
+"""Labels above this are names and no numbers of classes: one output for each below them would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,7 @@ def train_graph(
     if chosen.max_memory is not None:
         raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
     given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
     problem = graph_problem(
         given,
@@ -232,8 +244,13 @@ def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
     if loss.kind != "classification":
         return 1 if labels.ndim == 1 else int(labels.shape[1])
     if n_classes is not None:
-        return n_classes
-    return max(int(labels.max()) + 1, 2)
+        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or int(n_classes) < 1:
+            raise InputError(f"n_classes must be a whole number >= 1, got {n_classes!r}.")
+        return int(n_classes)
+    largest = int(labels.max())
+    if largest >= MOST_CLASSES:
+        raise InputError(f"y names class {largest}; number the classes 0, 1, 2, ... or give n_classes.")
+    return max(largest + 1, 2)
 
 
 def _risk(

@@ -19,7 +19,7 @@ from dladmm.callbacks import Callback
 from dladmm.datasets import GraphData
 from dladmm.errors import InputError, InputTypeError
 from dladmm.estimator_file import Saved
-from dladmm.estimator_parts import progress, widths
+from dladmm.estimator_parts import classes_of, finite_output, progress, widths
 from dladmm.graph import check_mask, check_node_features
 from dladmm.graph_api import Rows, train_graph
 from dladmm.losses import Loss, get_loss
@@ -93,7 +93,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         n_nodes = len(labels)
         chosen = check_mask(mask, n_nodes, "train_mask").numpy()
         seen = chosen if val is None else chosen | check_mask(val, n_nodes, "val_mask").numpy()
-        self.classes_ = np.unique(labels[seen])
+        self.classes_ = classes_of(labels[seen])
         encoded = np.searchsorted(self.classes_, np.where(seen, labels, self.classes_[0]))
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
@@ -176,7 +176,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         dense = isinstance(features, np.ndarray)
         tensor = torch.from_numpy(features) if dense else csr_tensor(features, weight.dtype, weight.device)
         output: Tensor = self.module_(tensor.to(weight.device), torch.as_tensor(np.asarray(edges))).cpu()
-        return output
+        return finite_output(output)
 
 
 def _unpack(
@@ -197,4 +197,7 @@ def _unpack(
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise InputTypeError(f"y must hold one label a node, got shape {labels.shape}.")
+    shape = getattr(X, "shape", None) or np.shape(X)
+    if len(shape) == 2 and 0 < shape[0] != len(labels):
+        raise InputError(f"y must hold one label a node, {shape[0]}; got {len(labels)}.")
     return X, edge_index, labels, train_mask, val_mask

@@ -73,10 +73,18 @@ class ModuleClassifier(MLPClassifier):
         self.module_factory = module_factory
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
-        made = (self.module_factory or _one_hidden_layer)(n_in, n_outputs)
+        make = self.module_factory or _one_hidden_layer
+        if not callable(make):
+            raise InputTypeError(
+                f"module_factory must be a function of (n_features, n_classes), got {make!r}."
+            )
+        made = make(n_in, n_outputs)
         if not isinstance(made, nn.Module):
             raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
         return made
+
+    def _check_same_network(self) -> None:
+        """Any network goes on; whether it takes X, training finds out before it begins."""
 
     def _choose_dtype(self, n_rows: int) -> str:
         if self.dtype != "auto":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -10,10 +9,14 @@ from dladmm.errors import InputError
 from dladmm.memory import bytes_of
 from dladmm.precision import Precision
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
+from dladmm.settings import plain
 from dladmm.subproblems import SubproblemOptions
 
 ACCELERATED_PENALTY = 0.3
 """lambda of accelerated mode's own penalty (lambda/2)||W||^2, for scaled inputs and a summed loss."""
+
+LARGEST_WEIGHT = 1e15
+"""Of rho and nu, and one over it the smallest: their ratio is still a float32."""
 
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
@@ -101,23 +104,21 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         for name in ("rho", "nu", "init_std"):
+            plain(self, name, float, "a positive finite number", lambda v: v > 0, optional=True)
+        for name in ("rho", "nu"):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a positive finite number, got {value!r}.")
+            if value is not None and not 1 / LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
+                raise InputError(
+                    f"{name} must lie between {1 / LARGEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, got {value!r}: beyond, "
+                    "its products with the variables leave the numbers."
+                )
         for name in ("eps_abs", "eps_rel", "init_scale"):
-            value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a finite number >= 0, got {value!r}.")
-        for name in ("max_iter", "diagnostics_every"):
-            value = getattr(self, name)
-            if value is None and name == "diagnostics_every":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
-        if not (isinstance(self.dropout, (int, float)) and 0 <= self.dropout < 1):
-            raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
+            plain(self, name, float, "a finite number >= 0", lambda v: v >= 0)
+        plain(self, "max_iter", int, "a whole number >= 1", lambda v: v >= 1)
+        plain(self, "diagnostics_every", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
+        plain(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+        for name in ("scale_inputs", "compile"):
+            plain(self, name, bool, "True or False")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
         if self.precision not in get_args(Precision):
@@ -165,11 +166,14 @@ def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
     accelerated = preset == "default" and changes.get("mode") == "accelerated"
     base = ACCELERATED if accelerated else PRESETS[preset]
     inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}
+    subproblems = changes.pop("subproblems", base.subproblems)
+    if not isinstance(subproblems, SubproblemOptions):
+        raise InputError(f"subproblems must be SubproblemOptions, got {subproblems!r}.")
     unknown = sorted(set(changes) - set(TrainOptions.__dataclass_fields__))
     if unknown:
         known = sorted({*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__})
         raise InputError(f"unknown option {', '.join(unknown)}; known are {', '.join(known)}.")
-    return replace(base, subproblems=replace(base.subproblems, **inner), **changes)
+    return replace(base, subproblems=replace(subproblems, **inner), **changes)
 
 
 def given(**settings: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dladmm.errors import InputError
+from dladmm.settings import plain
 
 Solver = Literal["quadratic", "exact"]
 
@@ -62,19 +63,13 @@ class SubproblemOptions:
             if getattr(self, name) not in get_args(Solver):
                 raise InputError(f"{name} must be one of {get_args(Solver)}, got {getattr(self, name)!r}.")
         for name in ("alpha0", "t0"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be a positive number or None (tight), got {value!r}.")
-        if not (math.isfinite(self.growth) and self.growth > 1):
-            raise InputError(f"growth must be a number above 1, got {self.growth!r}.")
-        if not (math.isfinite(self.damping) and self.damping >= 0):
-            raise InputError(f"damping must be a number >= 0, got {self.damping!r}.")
+            plain(self, name, float, "a positive number or None (tight)", lambda v: v > 0, optional=True)
+        plain(self, "growth", float, "a number above 1", lambda v: v > 1)
+        plain(self, "damping", float, "a number >= 0", lambda v: v >= 0)
         for name in ("last_damping", "map_damping"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be None or a number >= 0, got {value!r}.")
-        if self.max_backtracks < 1:
-            raise InputError(f"max_backtracks must be at least 1, got {self.max_backtracks!r}.")
+            plain(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
+        plain(self, "tau_per_sample", bool, "True or False")
+        plain(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
 
     def damping_of(self, n_in: int, *, last: bool) -> float:
         """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""

@@ -108,6 +108,11 @@ class Trainer:
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or diagnostics_interval(self.state)
         self._start = float(self.engine.energy(self.state).lagrangian)
+        if not math.isfinite(self._start):
+            raise InputError(
+                f"the network's first pass gives {self._start}: X, y or the initial weights are not finite, or "
+                f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
+            )
         self._requested: Status | None = None
         self._restored = False
         replays = (

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from dladmm.blocks import Params
+from dladmm.callbacks import Callback
 from dladmm.chain import Chain
 from dladmm.errors import InputError, InputTypeError
 from dladmm.losses import Loss
@@ -54,9 +57,8 @@ def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, devic
     """A finite (N, features) tensor of the run's dtype on the run's device."""
     x = to_tensor(X, name)
     _check_shape(tuple(x.shape), x.is_complex(), chain, name)
-    dense = x.layout == torch.strided
-    for part in (x[rows] for rows in slices(len(x), _part(x.shape))) if dense else (x,):
-        _check_finite(part, part.to(dtype), name)
+    for rows in slices(len(x), _part(x.shape)):
+        _check_finite(x[rows], x[rows].to(dtype), name)
     return x.to(device=device, dtype=dtype)
 
 
@@ -64,7 +66,7 @@ def check_source(
     X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device, at_once: int
 ) -> Source:
     """The same of rows that stay where they are, in memory or in a file, and are read by chunks."""
-    stored = X.detach() if isinstance(X, Tensor) else _numeric(np.asanyarray(X), name)
+    stored = to_array(X, name)
     read, shape = reader(stored), tuple(stored.shape)
     is_complex = stored.is_complex() if isinstance(stored, Tensor) else stored.dtype.kind == "c"
     _check_shape(shape, is_complex, chain, name)
@@ -142,6 +144,8 @@ def check_targets(
 ) -> Tensor:
     """Targets as the loss wants them, one row a sample, or one a position of the network's output."""
     target = to_tensor(y, name)
+    if target.is_complex():
+        raise InputTypeError(f"{name} is complex; only real numbers are supported.")
     if target.ndim == 0 or len(target) != n_rows:
         rows = 0 if target.ndim == 0 else len(target)
         raise InputError(f"{name} has {rows} rows, but there are {n_rows} samples.")
@@ -153,7 +157,12 @@ def check_targets(
                 f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions a sample."
             )
         target = target.flatten(0, len(positions))
-    return loss.encode(target.cpu(), n_outputs, dtype).to(device)
+    encoded = loss.encode(target.cpu(), n_outputs, dtype)
+    if not bool(torch.isfinite(encoded).all()):
+        raise InputError(
+            f"{name} has values too large for {dtype}; scale the targets or use dtype='float64'."
+        )
+    return encoded.to(device)
 
 
 def check_mask(mask: Any, n_rows: int, positions: tuple[int, ...], x: Tensor, name: str) -> Tensor:
@@ -188,13 +197,73 @@ def check_several_classes(loss: Loss, target: Tensor) -> None:
         raise InputError("y holds one class only; at least two are needed to train a classifier.")
 
 
+def check_seed(seed: Any) -> int:
+    """A whole number that every generator takes."""
+    if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
+        raise InputError(f"random_state must be a whole number from 0 to 2**63 - 1, got {seed!r}.")
+    return int(seed)
+
+
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Callbacks, each of them made of the library's class, so that every hook is there."""
+    several = isinstance(callbacks, Iterable) and not isinstance(callbacks, (str, bytes))
+    found = tuple(callbacks) if several else (callbacks,)
+    strange = [each for each in found if not isinstance(each, Callback)]
+    if not several or strange:
+        came = type((strange or found)[0]).__name__
+        raise InputTypeError(f"callbacks must be a list of dladmm.Callback objects, got {came}.")
+    return found
+
+
+def check_validation(validation: Any) -> tuple[Any, Any, Any]:
+    """``(X, y)`` or ``(X, y, target_mask)``; a mask of None is none."""
+    if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
+        raise InputError(
+            f"validation must be (X, y) or (X, y, target_mask), got {type(validation).__name__}"
+            f"{f' of {len(validation)}' if isinstance(validation, (tuple, list)) else ''}."
+        )
+    x, y, *mask = validation
+    return x, y, mask[0] if mask else None
+
+
 def to_tensor(value: Any, name: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach()
-    return viewed(_numeric(np.asarray(value), name))
+    """A dense tensor on the memory that came where torch can read it, else a copy."""
+    array = to_array(value, name)
+    return array if isinstance(array, Tensor) else viewed(array)
 
 
-def _numeric(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+def to_array(value: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
+    """What came, as a dense tensor or an array of numbers; refused where it is neither."""
+    return _plain(value, name) if isinstance(value, Tensor) else _numeric(value, name)
+
+
+def _plain(tensor: Tensor, name: str) -> Tensor:
+    """A dense tensor that holds numbers."""
+    wrong = {
+        "sparse (use to_dense())": tensor.layout != torch.strided,
+        "quantised (use dequantize())": tensor.is_quantized,
+        "on the device 'meta' and holds no numbers": tensor.is_meta,
+    }
+    for what, holds in wrong.items():
+        if holds:
+            raise InputTypeError(f"{name} is a tensor that is {what}; a dense tensor of numbers is needed.")
+    return tensor.detach()
+
+
+def _numeric(value: Any, name: str) -> np.ndarray[Any, Any]:
+    """An array of numbers in an order and width that torch knows."""
+    if sparse.issparse(value):
+        raise InputTypeError(f"{name} is a sparse matrix; pass {name}.toarray().")
+    if np.ma.is_masked(value):
+        raise InputError(
+            f"{name} has masked entries, which would count like others; fill or remove them first."
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise InputTypeError(f"{name} is not an array of numbers: {error}") from error
     if array.dtype.kind not in "biufc":
         raise InputTypeError(f"{name} must be numeric, got dtype {array.dtype}; encode text labels first.")
-    return array
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -57,6 +57,8 @@ class CallableLoss(Loss):
 
     def rows(self, z: Tensor, target: Tensor) -> Tensor:
         losses = self.fn(z, target)
+        if not isinstance(losses, Tensor):
+            raise InputTypeError(f"fn must return a tensor, got {type(losses).__name__}.")
         if losses.shape not in (z.shape[:1], torch.Size([])):
             raise InputError(
                 f"fn must return one loss a row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
