@@ -164,8 +164,8 @@ class Affine(Block):
         """``argmin_b (c/2)||m + b' - target||^2``: the mean residual over the samples, from its column sums.
 
         The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
-        constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser. The cached m is left to the
-        caller.
+        constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu). The
+        cached m is left to the caller.
         """
         samples = term.samples()
         shift = -(sums / samples).to(term.target.dtype)
