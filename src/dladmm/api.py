@@ -14,6 +14,8 @@ from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
 from dladmm.blocks.from_layer import layers_of
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module
+from dladmm.distributed import ALONE, Communicator
+from dladmm.distributed.entrance import on_own_rows
 from dladmm.errors import InputError
 from dladmm.iteration import MethodFactory
 from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
@@ -43,10 +45,11 @@ class EstimatedConstant(UserWarning):
     """H of a loss was estimated."""
 
 
+@on_own_rows
 def train(
     model: nn.Module | Chain,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
@@ -61,6 +64,7 @@ def train(
     validation: tuple[Any, ...] | None = None,
     callbacks: Sequence[Callback] = (),
     method: MethodFactory | None = None,
+    communicator: Communicator | None = None,
     **options: Any,
 ) -> Result:
     """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
@@ -78,12 +82,17 @@ def train(
     :mod:`dladmm.baselines` does. ``options`` are those of
     :class:`~dladmm.options.TrainOptions` and :class:`~dladmm.subproblems.SubproblemOptions`.
 
+    Where ``torch.distributed`` has been initialised, every rank calls this with the same arrays and trains on its own
+    rows of them; ``X(rank, world)``, a function, gives ``(X, y)`` of a rank's rows instead, and so does ``validation``
+    (docs/distributed.md). ``communicator`` is another group of ranks.
+
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
     >>> result = train(mlp([64, 30, 10]), X / 16, y, max_iter=5)
     >>> result.status.name
     'MAX_ITER'
     """
+    comm = ALONE if communicator is None else communicator
     chosen = make_options(preset, **options)
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
@@ -122,21 +131,23 @@ def train(
 
     def prepare(features: Any, targets: Any, mask: Any, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
         where: dict[str, Any] = {"dtype": torch_dtype, "device": torch_device}
+        named: dict[str, Any] = {"name": "X" + suffix, "may_be_empty": not comm.alone, **where}
         if at_once is None:
-            x = check_features(features, chain, name="X" + suffix, **where)
+            x = check_features(features, chain, **named)
         else:  # to the blocks a source of rows is as good as a tensor (Engine)
-            x = cast(Tensor, check_source(features, chain, name="X" + suffix, at_once=at_once, **where))
+            x = cast(Tensor, check_source(features, chain, at_once=at_once, **named))
         positions = check_fits(chain, params, x, n_outputs, "X" + suffix)
         target = check_targets(
             targets, the_loss, len(x), n_outputs, name="y" + suffix, positions=positions, **where
         )
         if mask is None:
             return x, target, None
-        return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix)
+        return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix, not comm.alone)
 
     x, target, counts = prepare(X, y, target_mask, "")
-    check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0])
     if isinstance(the_loss, CallableLoss) and math.isnan(the_loss.H):
+        if not comm.alone:
+            raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
         the_loss = estimated(the_loss, target)
         warnings.warn(
             f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
@@ -145,13 +156,16 @@ def train(
             stacklevel=2,
         )
     solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
-    risk = Risk(the_loss, target, counts, solver)
+    risk = Risk(the_loss, target, counts, solver, comm)
     rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
     held_out = None
     if held is not None:
         held_x, held_y, held_counts = prepare(*held, " of validation")
         held_out = held_x, Risk(the_loss, held_y, held_counts)
-    scaling = Scaling.fit(chain.blocks[0], x, rows, at_once) if chosen.scale_inputs else None
+    comm.all_clear()
+    comm.from_first(*(p for block in params for p in block.values()))
+    check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
+    scaling = Scaling.fit(chain.blocks[0], x, rows, at_once, comm) if chosen.scale_inputs else None
     if scaling is not None:
         x = scaling.apply(x)
         held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
@@ -170,6 +184,7 @@ def train(
         scaling=scaling,
         seed=random_state,
         at_once=at_once,
+        comm=comm,
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):

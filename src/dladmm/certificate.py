@@ -182,7 +182,7 @@ def certify(
         descent_violations=tuple(rises),
         sufficient_descent_violations=tuple(shortfalls),
         smallest_c2=min((_number(c) for c in history["c2"]), default=None),
-        largest_norm=_largest_norm(state),
+        largest_norm=_largest_norm(engine, state),
         lagrangian=Recomputed(_number(history.last("lagrangian"), start), float(energy.lagrangian)),
         primal_residual=_recomputed_root(history, "primal_residual", energy.residual_squared),
         dual_optimality=_recomputed_root(history, "dual_optimality", engine.dual_optimality(state)),
@@ -214,9 +214,12 @@ def _subgradient_constant(history: History) -> float | None:
     return max(ratios, default=None)
 
 
-def _largest_norm(state: State) -> float:
+def _largest_norm(engine: Engine, state: State) -> float:
     tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
-    return max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
+    own = max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
+    if engine.comm.alone:
+        return own
+    return float(engine.comm.largest(torch.full((), own, dtype=torch.float64, device=state.u.device))[0])
 
 
 def _number(value: float | int | None, default: float = math.nan) -> float:

@@ -32,7 +32,9 @@ class RowDrops:
         generator = torch.Generator().manual_seed(seed)
         direction = torch.rand(n_columns, generator=generator, dtype=torch.float64).to(x.device) + 0.5
         parts = (x[rows].flatten(1) for rows in slices(len(x), max(1, PART // n_columns)))
-        projected = torch.cat([part.double() @ direction for part in parts])
+        projected = torch.cat(
+            [direction[:0], *(part.double() @ direction for part in parts)]
+        )  # maybe no rows
         self._rows = _mixed((projected * RESOLUTION).round().long() + seed)[:, None]
         self._columns = _mixed(torch.arange(n_columns, device=x.device) + 1)
         self._dropped = torch.empty_like(x.flatten(1)) if isinstance(x, Tensor) else None

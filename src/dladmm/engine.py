@@ -26,6 +26,7 @@ from dladmm.blocks import Anchor, Params, Scope, Step, Term
 from dladmm.blocks.base import like_rows
 from dladmm.blocks.scratch import Scratch
 from dladmm.chain import Chain
+from dladmm.distributed import ALONE, Communicator, Shards
 from dladmm.errors import InputError
 from dladmm.losses import Risk
 from dladmm.passes import pull, squared_distance
@@ -44,6 +45,10 @@ class Engine:
 
     ``at_once`` is the number of rows worked on at a time (:mod:`dladmm.rows`), None all of them; with it ``x`` may be a
     :class:`~dladmm.rows.Source`. Variables, predictions and u are whole either way.
+
+    ``comm`` says who else has rows of this problem. Parameters are the same on every rank; inputs, targets, variables,
+    predictions and u are of a rank's own rows, and sums over the samples are made totals of all ranks by ``comm``.
+    ``shards`` says more of those rows where it is known.
     """
 
     def __init__(
@@ -55,11 +60,13 @@ class Engine:
         options: SubproblemOptions | None = None,
         rows: Tensor | None = None,
         at_once: int | None = None,
+        comm: Communicator = ALONE,
+        shards: Shards | None = None,
     ) -> None:
-        self.chain, self.risk = chain, risk
+        self.chain, self.risk, self.comm = chain, risk, comm
         # Blocks that work by rows cut x and never look at it whole: to them a source is a tensor
         self.x = cast(Tensor, x)
-        self.at_once = None if at_once is None else min(at_once, len(x))
+        self.at_once = None if at_once is None else max(1, min(at_once, len(x)))
         self.penalty = NoPenalty() if penalty is None else penalty
         self.options = SubproblemOptions() if options is None else options
         self.rows = rows
@@ -67,6 +74,10 @@ class Engine:
             raise InputError("sample weights need a network of linear layers and known activations only.")
         if at_once is not None and not all(block.by_rows for block in chain):
             raise InputError("rows in chunks need a network of linear layers and known activations only.")
+        if not comm.alone and not all(block.sharded for block in chain):
+            single = ", ".join(dict.fromkeys(repr(block) for block in chain if not block.sharded))
+            raise InputError(f"these blocks cannot be trained on several ranks: {single}. Train on one.")
+        self.shards = Shards.of(comm, len(x), rows) if shards is None else shards
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
         self._scratch = Scratch()
         self._shares = [1.0] * len(chain.blocks)
@@ -130,7 +141,8 @@ class Engine:
         new = self._prox(state.predictions[-1] - state.u / state.rho, state.rho)
         squared = squared_norm(new - z, self.rows)
         z.copy_(new)
-        return Step("z_L", squared, torch.full_like(squared, last_layer_rate(state.rho, self.risk.H)))
+        rate = torch.full_like(squared, last_layer_rate(state.rho, self.risk.H))
+        return Step("z_L", squared, rate, own=True)
 
     def _prox(self, v: Tensor, rho: float) -> Tensor:
         """The prox of R; rows of a loss with an exact one need nothing of each other."""
@@ -146,7 +158,7 @@ class Engine:
         target = state.outputs[l]
         if l == len(self.chain) - 1:
             target = target + state.u / state.rho
-        return Term(state.weight(l), target, state.predictions[l], self.rows, self.at_once)
+        return Term(state.weight(l), target, state.predictions[l], self.rows, self.at_once, self.shards)
 
     def _input(self, state: State, l: int) -> Tensor:
         return self.x if l == 0 else state.outputs[l - 1]
@@ -269,9 +281,19 @@ class Engine:
                 found.append(cast(Tensor, Source(partial(again, l), tuple(g.shape), g.dtype, g.device)))
         return found
 
-    @torch.no_grad()
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are on all ranks."""
+        return len(self.x) if self.shards is None else self.shards.n_rows
+
     def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
         """The terms of the Lagrangian, from the cached predictions unless others are given."""
+        own = self.local_energy(state, predictions)
+        return own.with_sums(*self.comm.total(*own.sums))
+
+    @torch.no_grad()
+    def local_energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
+        """The same of this process's rows; only the penalty is everybody's."""
         predictions = state.predictions if predictions is None else predictions
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
@@ -285,7 +307,7 @@ class Engine:
                 coupling = coupling + block.own_energy(state.params[l], v, predictions[l], state.weight(l))
         r = pairs[-1][0] - pairs[-1][1]
         return Energy(
-            risk=self.risk_value(state.outputs[-1]),
+            risk=self._local_risk(state.outputs[-1]),
             penalty=self.penalty_value(state.params),
             coupling=coupling,
             dual=self._counted(state.u.double() * r.double()).sum(),
@@ -295,6 +317,9 @@ class Engine:
 
     def risk_value(self, z: Tensor) -> Tensor:
         """``R(z; y)``, every row counted as often as it counts."""
+        return self.comm.total(self._local_risk(z))[0]
+
+    def _local_risk(self, z: Tensor) -> Tensor:
         if self.rows is None:
             return self.risk.value(z)
         return self._counted(self.risk.by_sample(z)[:, None]).sum()
@@ -311,6 +336,11 @@ class Engine:
     @torch.no_grad()
     def dual_optimality(self, state: State) -> Tensor:
         """``||grad R(z_L) + u||^2``: zero by Lemma 2 when z_L was solved exactly."""
+        return self.comm.total(self.local_dual_optimality(state))[0]
+
+    @torch.no_grad()
+    def local_dual_optimality(self, state: State) -> Tensor:
+        """The same of this process's rows."""
         return squared_norm(self.risk.gradient(state.outputs[-1]) + state.u, self.rows)
 
     @torch.no_grad()
@@ -320,7 +350,8 @@ class Engine:
         probe = replace(state, predictions=list(predictions))
         r = probe.residual
         last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
-        total = squared_norm(last, self.rows) + squared_norm(r, self.rows)
+        own = squared_norm(last, self.rows) + squared_norm(r, self.rows)
+        total = torch.zeros_like(own)
         for l, block in enumerate(self.chain):
             term = self._term(probe, l)
             v = self._input(probe, l)
@@ -328,13 +359,13 @@ class Engine:
             if l > 0:
                 for part, some, value in term.parts(v, probe.predictions[l - 1]):
                     anchor = Anchor(state.weight(l - 1), value)
-                    total = total + block.input_stationarity(state.params[l], some, anchor, part)
-        return total
+                    own = own + block.input_stationarity(state.params[l], some, anchor, part)
+        return total + self.comm.total(own)[0]
 
 
 def _share(term: Term, force: Tensor) -> float:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
-    pulled, squared = pull(term.prediction, term.target, force, term.rows)
+    pulled, squared = term.total(pull(term.prediction, term.target, force, term.rows))[0]
     return float((term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0))
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dladmm.distributed.communicator import ALONE, Communicator
+
 _CHECK_EVERY = 8
 
 
@@ -28,13 +30,14 @@ def fista(
     strong_convexity: float,
     tol: float = 1e-6,
     max_iter: int = 1000,
+    comm: Communicator = ALONE,
 ) -> FistaResult:
     """argmin_x F(x) for a smooth, strongly convex F that is a sum over the rows of x.
 
     ``value_grad(x)`` gives F(x) and its gradient. The rows are separate problems, so each has its own
     momentum, at most (sqrt(L) - sqrt(mu)) / (sqrt(L) + sqrt(mu)), and starts afresh when it has run uphill.
     If F rises above its start, ``lipschitz`` was too small: it is doubled and the search goes on from the
-    best point. The device is asked for a number every few steps only.
+    best point. The device is asked for a number every few steps only. Ranks with rows of their own go on together.
     """
     limit = _constant_momentum(lipschitz, strong_convexity)
     x = y = best = x0
@@ -43,8 +46,9 @@ def fista(
     for k in range(max_iter + 1):
         value, gradient = value_grad(y)
         if k % _CHECK_EVERY == 0 or k == max_iter:
-            numbers = torch.stack([value.double(), torch.linalg.vector_norm(gradient, dtype=torch.float64)])
-            now, norm = numbers.tolist()
+            numbers = torch.stack([value.double(), gradient.square().sum(dtype=torch.float64)])
+            now, squared = comm.total(numbers)[0].tolist()
+            norm = math.sqrt(squared) if squared >= 0 else math.nan
             if k == 0:
                 start_value, start_norm, best_norm = now, norm, norm
             elif norm < best_norm:

@@ -9,34 +9,50 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Step
+from dladmm.distributed import ALONE, Communicator
 from dladmm.engine import Engine
 from dladmm.history import Value
 from dladmm.losses import Risk
 from dladmm.options import TrainOptions
 from dladmm.rows import joined
-from dladmm.state import State
-from dladmm.subproblems import squared_norm
+from dladmm.state import Energy, State
+from dladmm.subproblems import ratio, squared_norm
 
 
 def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
     """What :func:`measure` needs of an iteration, in one float64 tensor on the device."""
-    promised = [(s.squared, s.rate) for s in steps if s.rate is not None]
-    squared = torch.stack([s for s, _ in promised])
-    rates = torch.stack([rate for _, rate in promised])
+    squared, rates, energy, dual = _over_all_rows(engine, state, steps)
     moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
-    energy = engine.energy(state)
     parameters = [p.abs().max().double() for block in state.params for p in block.values()]
     return torch.stack(
         [
             energy.lagrangian,
             energy.objective,
             energy.residual_squared,
-            engine.dual_optimality(state),
+            dual,
             squared.sum(),
             moved.min(),
             torch.stack(parameters).max(),
         ]
     )
+
+
+def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Tensor, Tensor, Energy, Tensor]:
+    """Squared lengths and rates of the steps that promise one, energy and Lemma 2's residual.
+
+    Whatever of it speaks of one rank's rows is summed over the ranks in one go.
+    """
+    promised = [(s.squared, s.rate, s.own) for s in steps if s.rate is not None]
+    squared = torch.stack([s for s, _, _ in promised])
+    rates = torch.stack([rate for _, rate, _ in promised])
+    if engine.comm.alone:
+        return squared, rates, engine.energy(state), engine.dual_optimality(state)
+    own = torch.tensor([mine for _, _, mine in promised], device=squared.device)
+    energy = engine.local_energy(state)
+    parts = squared[own], (squared * rates)[own], *energy.sums, engine.local_dual_optimality(state)
+    lengths, falls, risk, coupling, dual, residual, optimality = engine.comm.total(*parts)
+    squared[own], rates[own] = lengths, ratio(falls, lengths)
+    return squared, rates, energy.with_sums(risk, coupling, dual, residual), optimality
 
 
 def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
@@ -59,15 +75,20 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
 def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | None) -> dict[str, Value]:
     """Loss and accuracy of the network itself, on training and validation data."""
     predict = partial(engine.chain.predict, state.params)
-    loss, accuracy = score(engine.risk, joined(engine.at_once, predict, engine.x), engine.rows)
+    output = joined(engine.at_once, predict, engine.x)
+    loss, accuracy = score(engine.risk, output, engine.rows, engine.comm)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
     if validation is not None:
         x, risk = validation
-        row["val_loss"], row["val_accuracy"] = score(risk, joined(engine.at_once, predict, x))
+        row["val_loss"], row["val_accuracy"] = score(
+            risk, joined(engine.at_once, predict, x), comm=engine.comm
+        )
     return row
 
 
-def score(risk: Risk, output: Tensor, rows: Tensor | None = None) -> tuple[float, float | None]:
+def score(
+    risk: Risk, output: Tensor, rows: Tensor | None = None, comm: Communicator = ALONE
+) -> tuple[float, float | None]:
     """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
     output = risk.flat(output)
     counts = None if risk.weight is None else risk.weight[:, 0].double()
@@ -75,32 +96,42 @@ def score(risk: Risk, output: Tensor, rows: Tensor | None = None) -> tuple[float
         repeated = rows[:, 0].double().repeat_interleave(len(output) // len(rows))
         counts = repeated if counts is None else counts * repeated
     losses = risk.loss.rows(output, risk.target).double()
-    loss = float(losses.mean() if counts is None else losses @ counts / counts.sum())
-    if risk.loss.kind != "classification":
-        return loss, None
-    hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
-    return loss, float(hits.mean() if counts is None else hits @ counts / counts.sum())
+    classifies = risk.loss.kind == "classification"
+    hits = torch.zeros_like(losses)
+    if classifies:
+        hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
+    if counts is None:
+        sums = [losses.sum(), hits.sum(), losses.new_full((), losses.numel())]
+    else:
+        sums = [losses @ counts, hits @ counts, counts.sum()]
+    loss, hit, count = torch.stack(list(comm.total(*sums))).tolist()
+    return loss / count, hit / count if classifies else None
 
 
 def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: float) -> bool:
     """Boyd et al.'s test on the primal residual r and the stationarity g (2011, Section 3.3)."""
     rows = engine.rows
     samples = len(state.u) if rows is None else float(rows.sum())
-    variables = samples * sum(v[0].numel() for v in state.outputs)
+    if engine.shards is not None:
+        samples = engine.shards.samples
+    variables = samples * sum(math.prod(v.shape[1:]) for v in state.outputs)
     parameters = sum(p.numel() for block in state.params for p in block.values())
-    scales = [squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u)]
+    scales = engine.comm.total(
+        *(squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u))
+    )
     output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
-    primal = options.eps_abs * math.sqrt(samples * state.u[0].numel())
+    primal = options.eps_abs * math.sqrt(samples * math.prod(state.u.shape[1:]))
     stationary = options.eps_abs * math.sqrt(variables + parameters)
     return (
         r <= primal + options.eps_rel * max(output, prediction) and g <= stationary + options.eps_rel * dual
     )
 
 
-def diagnostics_interval(state: State) -> int:
-    """Every iteration while a forward pass is small change (below 2 GFLOP), else every tenth."""
+def diagnostics_interval(state: State, n_rows: int) -> int:
+    """Every iteration while a forward pass over all rows is small change (below 2 GFLOP), else every tenth."""
     pairs = zip(state.params, state.outputs, strict=True)
-    products = sum(v.numel() * p[0].numel() for block, v in pairs for p in block.values() if p.ndim > 1)
+    weights = ((math.prod(v.shape[1:]), p) for block, v in pairs for p in block.values() if p.ndim > 1)
+    products = n_rows * sum(outputs * p[0].numel() for outputs, p in weights)
     return 1 if 2 * products < 2e9 else 10
 
 

@@ -146,7 +146,7 @@ def _descend_by_row(x: Tensor, d: Tensor, step: Tensor) -> Tensor:
 def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
     """``x -= step d`` in place; ``step`` is one number or one a row, and the host does not ask a GPU for it."""
     step = step.to(d.dtype)
-    if step.ndim > 0 and len(step) > 1:
+    if step.ndim > 0 and len(step) != 1:  # none where a rank has no rows
         _descend_by_row(x, d, step.reshape(-1, *(1,) * (x.ndim - 1)))
     elif on_gpu(x):
         _descend(x, d, step=step.reshape(()))

@@ -33,7 +33,7 @@ def over(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
     if at_once is None or (at_once >= n_rows and all(isinstance(r, Tensor | None) for r in rows)):
         yield rows
         return
-    for part in slices(n_rows, at_once):
+    for part in slices(n_rows, at_once) if n_rows else (slice(0, 0),):  # a rank may have no rows
         yield tuple(None if each is None else each[part] for each in rows)
 
 

@@ -28,6 +28,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.blocks import Affine, Block, Composed, Convolution, Params
+from dladmm.distributed import ALONE, Communicator
 from dladmm.rows import Source, joined, over
 
 Inputs = TypeVar("Inputs", Tensor, Source)
@@ -49,53 +50,61 @@ class Scaling:
     @classmethod
     @torch.no_grad()
     def fit(
-        cls, first: Block, x: Tensor | Source, rows: Tensor | None = None, at_once: int | None = None
+        cls,
+        first: Block,
+        x: Tensor | Source,
+        rows: Tensor | None = None,
+        at_once: int | None = None,
+        comm: Communicator = ALONE,
     ) -> Scaling | None:
-        """The scaling of these inputs for this first block; None where the block could not undo it."""
+        """The scaling of these inputs for this first block; None where the block could not undo it.
+
+        Inputs on several ranks are scaled as one.
+        """
         if isinstance(first, Affine) or isinstance(x, Source):
-            return cls._of_features(first, x, rows, at_once)
+            return cls._of_features(first, x, rows, at_once, comm)
         if x.layout != torch.strided:
             return None
         if isinstance(first, Composed):
             inner = first.mapped(x)
-            found = cls.fit(first.block, inner, rows) if first.only_moves_entries(x) else None
+            found = cls.fit(first.block, inner, rows, comm=comm) if first.only_moves_entries(x) else None
             if found is None:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
             placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
         if isinstance(first, Convolution):
-            return cls._of_channels(first, x, rows)
+            return cls._of_channels(first, x, rows, comm)
         return None
 
     @classmethod
     def _of_features(
-        cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None
+        cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None, comm: Communicator
     ) -> Scaling | None:
         """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
         if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
             return None
-        shift = _mean(x, rows, at_once) if first.bias else torch.zeros_like(x[:1])[0]
-        reach = _reach(x, shift, at_once)
+        shift = _mean(x, rows, at_once, comm) if first.bias else _nothing(x)
+        reach = _reach(x, shift, at_once, comm)
 
         def lengths(part: Tensor) -> Tensor:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(reach), dim=1, keepdim=True)
             return found
 
-        length = _mean(joined(at_once, lengths, x), rows) / ROW_LENGTH
+        length = _mean(joined(at_once, lengths, x), rows, comm=comm) / ROW_LENGTH
         return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
-    def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None) -> Scaling:
+    def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator) -> Scaling:
         """One shift and scale a channel; the mean is over samples and positions."""
         channels = x.transpose(0, 1).flatten(1).T
         counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
         centred = first.bias and not any(first.padding)
-        shift = _mean(channels, counted) if centred else torch.zeros_like(channels[0])
-        reach = _reach(channels, shift)
+        shift = _mean(channels, counted, comm=comm) if centred else _nothing(channels)
+        reach = _reach(channels, shift, comm=comm)
         shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, reach)]
         lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
-        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows) / ROW_LENGTH
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows, comm=comm) / ROW_LENGTH
         scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
         per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
         columns = [
@@ -143,20 +152,33 @@ class Scaling:
         return (self.shift, self.scale) if self.columns is None else self.columns
 
 
-def _reach(x: Tensor | Source, shift: Tensor, at_once: int | None = None) -> Tensor:
+def _nothing(x: Tensor | Source) -> Tensor:
+    return torch.zeros(x.shape[1], dtype=x.dtype, device=x.device)
+
+
+def _reach(
+    x: Tensor | Source, shift: Tensor, at_once: int | None = None, comm: Communicator = ALONE
+) -> Tensor:
     """The largest deviation of every feature, 1 where it is constant up to rounding: that says nothing."""
-    ends = [(part.amax(0), part.amin(0)) for (part,) in over(at_once, x)]
-    highest, lowest = (torch.stack(each) for each in zip(*ends, strict=True))
-    high, low = highest.amax(0), lowest.amin(0)
-    reach = torch.maximum(high - shift, shift - low)
-    flat = reach <= 8 * torch.finfo(x.dtype).eps * torch.maximum(high.abs(), low.abs())
+    highest, deepest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
+    for (part,) in over(at_once, x):
+        if len(part):  # a rank may have no rows
+            highest = torch.maximum(highest, part.amax(0))
+            deepest = torch.maximum(deepest, -part.amin(0))
+    highest, deepest = comm.largest(highest, deepest)
+    reach = torch.maximum(highest - shift, shift + deepest)
+    flat = reach <= 8 * torch.finfo(x.dtype).eps * torch.maximum(highest.abs(), deepest.abs())
     return torch.where(flat, torch.ones_like(reach), reach)
 
 
-def _mean(x: Tensor | Source, rows: Tensor | None, at_once: int | None = None) -> Tensor:
+def _mean(
+    x: Tensor | Source, rows: Tensor | None, at_once: int | None = None, comm: Communicator = ALONE
+) -> Tensor:
     """The mean over the rows, each counted as often as it counts, in float64 and back."""
-    total = reduce(Tensor.add_, (_sum(part, counts) for part, counts in over(at_once, x, rows)))
-    return (total / (len(x) if rows is None else rows.double().sum())).to(x.dtype)
+    own = reduce(Tensor.add_, (_sum(part, counts) for part, counts in over(at_once, x, rows)))
+    counted = own.new_full((), len(x)) if rows is None else rows.double().sum()
+    total, count = comm.total(own, counted)
+    return (total / count).to(x.dtype)
 
 
 def _sum(x: Tensor, rows: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -72,6 +72,15 @@ class Energy:
     dual: Tensor
     residual_squared: Tensor
     rho: float
+
+    @property
+    def sums(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The pieces that are sums over the samples."""
+        return self.risk, self.coupling, self.dual, self.residual_squared
+
+    def with_sums(self, risk: Tensor, coupling: Tensor, dual: Tensor, residual_squared: Tensor) -> Energy:
+        """The same penalty beside other sums."""
+        return replace(self, risk=risk, coupling=coupling, dual=dual, residual_squared=residual_squared)
 
     @property
     def objective(self) -> Tensor:

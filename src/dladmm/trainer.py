@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from dladmm.callbacks import Callback
 from dladmm.certificate import Certificate, Recomputed, certify
 from dladmm.certificate_words import guarantee
 from dladmm.chain import Chain
+from dladmm.distributed import ALONE, Communicator, Shards
+from dladmm.distributed.agreement import Agreement
 from dladmm.engine import Engine
 from dladmm.errors import InputError
 from dladmm.history import History, Value
@@ -70,7 +72,8 @@ class Trainer:
     """Trains one chain on one data set: ``fit()`` runs the loop and returns a :class:`Result`.
 
     Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
-    iteration in the place of dlADMM's (:mod:`dladmm.iteration`).
+    iteration in the place of dlADMM's (:mod:`dladmm.iteration`). With ``comm`` every rank has a trainer of its own
+    rows, and history, decisions, certificate and status are the same on all of them.
     """
 
     def __init__(
@@ -89,10 +92,15 @@ class Trainer:
         scaling: Scaling | None = None,
         seed: int = 0,
         at_once: int | None = None,
+        comm: Communicator = ALONE,
+        shards: Shards | None = None,
     ) -> None:
-        self._scaling, self._seed = scaling, seed
+        self._scaling, self._seed, self.comm = scaling, seed, comm
+        self._agreement = Agreement(comm)
+        if method is not None and not comm.alone:
+            raise InputError("the baselines run in one process; leave method out on several ranks.")
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once)
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once, comm, shards)
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
@@ -106,7 +114,7 @@ class Trainer:
             rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
         )
         self._exempt = [1] if options.start == "paper" else []
-        self._every = options.diagnostics_every or diagnostics_interval(self.state)
+        self._every = options.diagnostics_every or diagnostics_interval(self.state, self.engine.n_rows)
         self._start = float(self.engine.energy(self.state).lagrangian)
         if not math.isfinite(self._start):
             raise InputError(
@@ -116,7 +124,11 @@ class Trainer:
         self._requested: Status | None = None
         self._restored = False
         replays = (
-            self.options.compile and x.is_cuda and isinstance(self.method, Plain) and self.engine.recordable
+            self.options.compile
+            and x.is_cuda
+            and isinstance(self.method, Plain)
+            and self.engine.recordable
+            and comm.alone
         )
         self._advance: Callable[[], Tensor | None]
         self._advance = self._move
@@ -155,7 +167,7 @@ class Trainer:
         self.engine.chain.observe(self.state.params, self.engine.x)
         module = self.engine.chain.to_module(params)
         result = Result(status, self.history, certificate, module, self.state)
-        for callback in self.callbacks:
+        for callback in self._told():
             callback.on_train_end(self, result)
         return result
 
@@ -187,9 +199,14 @@ class Trainer:
                 self._adapt_rho(k)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
+                if not self.comm.alone and self.history.n_iter < k:
+                    raise  # the others wait for this rank in mid-sweep: they end by their timeout
                 if self.history.n_iter < k:  # in mid-sweep the variables are half old, half new
                     self.restore(kept)
-                return Status.INTERRUPTED
+                if self.comm.alone:
+                    return Status.INTERRUPTED
+                self._requested = Status.INTERRUPTED
+            self._requested = self._agreement.status(self._requested)
             if self._unbounded():
                 return Status.DIVERGED
             if self._converged():
@@ -206,7 +223,8 @@ class Trainer:
         if signs is None:
             return Status.STALLED
         row, finite = measure(self.state, signs)
-        seconds = float(self.history.last("seconds") or 0.0) + time.perf_counter() - began
+        took = self._agreement.seconds(time.perf_counter() - began, self.state.params)
+        seconds = float(self.history.last("seconds") or 0.0) + took
         if not finite:
             return Status.NON_FINITE
         due = k % self._every == 0 or k == self.options.max_iter
@@ -356,5 +374,9 @@ class Trainer:
         return self.baseline or f"dladmm {self.options.mode}"
 
     def _tell(self, hook: str) -> None:
-        for callback in self.callbacks:
+        for callback in self._told():
             getattr(callback, hook)(self)
+
+    def _told(self) -> Iterator[Callback]:
+        """The callbacks of this rank: what only looks on and writes does so on the first."""
+        return (each for each in self.callbacks if getattr(each, "every_rank", True) or self.comm.rank == 0)

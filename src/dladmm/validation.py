@@ -15,6 +15,7 @@ from torch import Tensor
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain
+from dladmm.distributed import ALONE, Communicator
 from dladmm.errors import InputError, InputTypeError
 from dladmm.losses import Loss
 from dladmm.rows import Source, reader, slices, viewed
@@ -53,35 +54,52 @@ def check_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-def check_features(X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A finite (N, features) tensor of the run's dtype on the run's device."""
+def check_features(
+    X: Any,
+    chain: Chain,
+    *,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    may_be_empty: bool = False,
+) -> Tensor:
+    """A finite (N, features) tensor of the run's dtype on the run's device; one rank of several may have no rows."""
     x = to_tensor(X, name)
-    _check_shape(tuple(x.shape), x.is_complex(), chain, name)
+    _check_shape(tuple(x.shape), x.is_complex(), chain, name, may_be_empty)
     for rows in slices(len(x), _part(x.shape)):
         _check_finite(x[rows], x[rows].to(dtype), name)
     return x.to(device=device, dtype=dtype)
 
 
 def check_source(
-    X: Any, chain: Chain, *, name: str, dtype: torch.dtype, device: torch.device, at_once: int
+    X: Any,
+    chain: Chain,
+    *,
+    name: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    at_once: int,
+    may_be_empty: bool = False,
 ) -> Source:
     """The same of rows that stay where they are, in memory or in a file, and are read by chunks."""
     stored = to_array(X, name)
     read, shape = reader(stored), tuple(stored.shape)
     is_complex = stored.is_complex() if isinstance(stored, Tensor) else stored.dtype.kind == "c"
-    _check_shape(shape, is_complex, chain, name)
+    _check_shape(shape, is_complex, chain, name, may_be_empty)
     for rows in slices(len(stored), at_once):
         part = read(rows)
         _check_finite(part, part.to(dtype), name)
     return Source(read, shape, dtype, device)
 
 
-def _check_shape(shape: tuple[int, ...], is_complex: bool, chain: Chain, name: str) -> None:
+def _check_shape(
+    shape: tuple[int, ...], is_complex: bool, chain: Chain, name: str, may_be_empty: bool
+) -> None:
     if is_complex:
         raise InputTypeError(f"{name} is complex; only real numbers are supported.")
     if len(shape) < 2:
         raise InputError(f"{name} must have rows (samples) and columns (features), got shape {shape}.")
-    if 0 in shape:
+    if 0 in (shape[1:] if may_be_empty else shape):
         raise InputError(f"{name} is empty (shape {shape}); at least one row and column are needed.")
     if chain.n_in is not None and shape[-1] != chain.n_in:
         raise InputError(
@@ -165,14 +183,16 @@ def check_targets(
     return encoded.to(device)
 
 
-def check_mask(mask: Any, n_rows: int, positions: tuple[int, ...], x: Tensor, name: str) -> Tensor:
+def check_mask(
+    mask: Any, n_rows: int, positions: tuple[int, ...], x: Tensor, name: str, may_be_empty: bool = False
+) -> Tensor:
     """Which targets count, as a column of ones and zeros."""
     counts = to_tensor(mask, name)
     if counts.shape != (n_rows, *positions) or not bool(((counts == 0) | (counts == 1)).all()):
         raise InputError(
             f"{name} must hold True and False in the shape {(n_rows, *positions)}, got {tuple(counts.shape)}."
         )
-    if not bool((counts == 1).any()):
+    if not may_be_empty and not bool((counts == 1).any()):
         raise InputError(f"{name} leaves no target that counts.")
     return counts.reshape(-1, 1).to(device=x.device, dtype=x.dtype)
 
@@ -191,9 +211,18 @@ def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
     return weight.reshape(-1, 1)
 
 
-def check_several_classes(loss: Loss, target: Tensor) -> None:
-    """Classification needs at least two classes among the training labels."""
-    if loss.kind == "classification" and len(target) > 0 and bool((target == target[:1]).all()):
+def check_several_classes(loss: Loss, target: Tensor, comm: Communicator = ALONE) -> None:
+    """Classification needs at least two classes among the training labels, of all ranks together."""
+    if comm.alone:
+        one = len(target) > 0 and bool((target == target[:1]).all())
+    else:
+        nothing = target.new_full(target.shape[1:], -torch.inf)
+        ends = (target.amax(0), -target.amin(0)) if len(target) else (nothing, nothing.clone())
+        highest, negated = comm.largest(*ends)
+        one = bool((highest == -negated).all())
+        if not bool(torch.isfinite(highest).all()):
+            raise InputError("no rank has a target that counts.")
+    if loss.kind == "classification" and one:
         raise InputError("y holds one class only; at least two are needed to train a classifier.")
 
 

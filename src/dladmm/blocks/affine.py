@@ -50,6 +50,7 @@ class Affine(Block):
     linear = True
     counts_rows = True
     by_rows = True
+    sharded = True
     knows_of_input = ("gram", "factor", "factor_key", "sums")
     penalised = ("W",)
 
@@ -103,8 +104,12 @@ class Affine(Block):
         moved once for both.
         """
         scope.memory.pop("input", None)
-        d, sums = self._gap_products(v, term, scope)
-        ones_A = self._column_sums(v, term) if self.bias else None
+        product, sums = self._gap_products(v, term, scope)
+        ones_A = None
+        if self.bias:
+            d, sums, ones_A = term.total(product, sums, self._column_sums(v, term))
+        else:
+            (d,) = term.total(product)
         steps: list[Step] = []
         shift = None
         if ones_A is not None and not scope.forward:
@@ -128,11 +133,11 @@ class Affine(Block):
         The two steps of W are made on the Gram matrix of the data, ``||A h^T||^2 = <h A^T A, h>``, which the second
         gradient follows from as well: two products with the samples instead of four. With few samples those are cheap.
         """
-        if penalty.quadratic is None or len(v) < 4 * self.n_in:
+        if penalty.quadratic is None or term.n_rows < 4 * self.n_in:
             return super().turn(params, v, term, penalty, scope)
         scope.memory.pop("input", None)
         W, gram, before = params["W"], self._gram(v, term, scope), params["W"].clone()
-        product, sums = self._gap_products(v, term, scope)
+        product, sums = term.total(*self._gap_products(v, term, scope))
         product, steps, shifts = product.double(), [], []
         if self.bias:
             ones_A = self._ones(v, term, scope)
@@ -189,7 +194,7 @@ class Affine(Block):
             d.add_(W, alpha=penalty.quadratic / term.weight)
         heading = self._heading(d, A, term, penalty, scope)
         products = self._products(A, heading.to(W.dtype), term, scope)
-        multiple, step = self._multiple(d, heading, _squared(products), term, penalty, scope)
+        multiple, step = self._multiple(d, heading, _squared(products, term), term, penalty, scope)
         W.add_((heading * multiple).to(W.dtype))
         return Move(heading, products, multiple, step)
 
@@ -242,7 +247,8 @@ class Affine(Block):
         found: Tensor | None = scope.memory.get("gram")
         if found is None:
             parts = (full_precision_gram(some, part.rows) for part, some in term.parts(A))
-            found = scope.memory["gram"] = reduce(Tensor.add_, parts)
+            (found,) = term.total(reduce(Tensor.add_, parts))
+            scope.memory["gram"] = found
         return found
 
     def _damping(self, gram: Tensor, scope: Scope) -> Tensor:
@@ -270,13 +276,13 @@ class Affine(Block):
         W, c, options = params["W"], term.weight, scope.options
         alpha = options.alpha0
         if alpha is None:
-            alpha = float(c * ratio(_squared(self._products(A, d, term, scope)), squared_norm(d)))
+            alpha = float(c * ratio(_squared(self._products(A, d, term, scope), term), squared_norm(d)))
         alpha = max(alpha, torch.finfo(W.dtype).tiny)
         for _ in range(options.max_backtracks):
             move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
             moved = self._products(A, move, term, scope)
             squared = squared_norm(move)
-            if float(c * _squared(moved)) <= alpha * float(squared) * (1 + 1e-6):
+            if float(c * _squared(moved, term)) <= alpha * float(squared) * (1 + 1e-6):
                 W.add_(move)
                 return Move(move, moved, *_taken(squared, torch.full_like(squared, alpha / 2)))
             alpha *= options.growth
@@ -291,7 +297,7 @@ class Affine(Block):
         damping = self._damping(gram, scope)
         move, delta = proximal_on_gram(W.double(), d.double(), gram, c, damping, penalty)
         moved = self._products(A, move.to(W.dtype), term, scope)
-        squared, moved_squared = squared_norm(move), _squared(moved)
+        squared, moved_squared = squared_norm(move), _squared(moved, term)
         W.add_(move.to(W.dtype))
         return Move(move, moved, *_taken(squared, c * ratio(moved_squared, squared) / 2 + delta / 2))
 
@@ -299,14 +305,18 @@ class Affine(Block):
         """The column sums of the data, which stay."""
         found: Tensor | None = scope.memory.get("sums")
         if found is None:
-            found = scope.memory["sums"] = self._column_sums(A, term)
+            (found,) = term.total(self._column_sums(A, term))
+            scope.memory["sums"] = found
         return found
 
     def _column_sums(self, A: Tensor, term: Term) -> Tensor:
         return reduce(Tensor.add_, (column_sums(some, part.rows) for part, some in term.parts(A)))
 
     def _gap_products(self, A: Tensor, term: Term, scope: Scope) -> tuple[Tensor, Tensor]:
-        """``E^T A`` and the column sums of ``E = prediction - target``, every row as often as it counts."""
+        """``E^T A`` and the column sums of ``E = prediction - target``, every row as often as it counts.
+
+        Over the rows of this process: the caller makes totals of them, together with what else it needs.
+        """
         found: list[Tensor] = []
         for part, some in term.parts(A):
             E = scope.buffer("gap", part.prediction, part)
@@ -316,7 +326,7 @@ class Affine(Block):
         return found[0], found[1]
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        product, sums = self._gap_products(v, term, Scope(SubproblemOptions()))
+        product, sums = term.total(*self._gap_products(v, term, Scope(SubproblemOptions())))
         total = squared_norm(penalty.stationarity(params["W"], term.weight * product))
         return total + squared_norm(term.weight * sums) if self.bias else total
 
@@ -337,9 +347,10 @@ class Affine(Block):
         return force @ params["W"]
 
 
-def _squared(products: Products) -> Tensor:
+def _squared(products: Products, term: Term) -> Tensor:
     """``||A h^T||^2``."""
-    return reduce(Tensor.add_, (squared_norm(product, part.rows) for part, product in products))
+    own = reduce(Tensor.add_, (squared_norm(product, part.rows) for part, product in products))
+    return term.total(own)[0]
 
 
 def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.scratch import Scratch
+from dladmm.distributed.shards import Shards
 from dladmm.regularizers import Regularizer
 from dladmm.rows import over
 from dladmm.subproblems import SubproblemOptions, squared_norm
@@ -23,12 +24,14 @@ class Step(NamedTuple):
     """One variable's move: its squared length and the decrease of the Lagrangian the theory promises for it.
 
     The Lagrangian falls by at least ``rate * squared``; ``rate`` is the paper's theta/2, tau/2, nu/2 ... and
-    ``None`` where only "does not rise" is promised (the hidden z_l).
+    ``None`` where only "does not rise" is promised (the hidden z_l). ``own`` says that both speak of this process's
+    rows alone; over all ranks ``squared`` and ``rate * squared`` add up.
     """
 
     variable: str
     squared: Tensor
     rate: Tensor | None
+    own: bool = False
 
 
 class Anchor(NamedTuple):
@@ -45,7 +48,8 @@ class Term:
     ``prediction`` is the cached ``g(B, v)``. Updates move it along with B and v, in place, so that it never has to
     be computed again. ``rows``, where given, are multiplicities (N, 1): row i counts ``rows_i`` times in every sum over
     the samples, as if it stood there so often. ``at_once`` is how many rows a block that works ``by_rows`` may work on
-    at a time; None is all.
+    at a time; None is all. ``shards``, where given, says that these are one rank's rows of many: whatever is summed
+    over the samples goes through :meth:`total`.
     """
 
     weight: float
@@ -53,6 +57,7 @@ class Term:
     prediction: Tensor
     rows: Tensor | None = None
     at_once: int | None = None
+    shards: Shards | None = None
 
     @property
     def whole(self) -> bool:
@@ -64,7 +69,7 @@ class Term:
         for target, prediction, rows, *rest in over(
             self.at_once, self.target, self.prediction, self.rows, *others
         ):
-            yield Term(self.weight, target, prediction, rows, self.at_once), *rest
+            yield Term(self.weight, target, prediction, rows, self.at_once, self.shards), *rest
 
     def residual(self) -> Tensor:
         """``E = prediction - target``."""
@@ -76,7 +81,18 @@ class Term:
 
     def samples(self) -> float | Tensor:
         """How many samples there are, each row counted as often as it counts."""
+        if self.shards is not None:
+            return self.shards.samples
         return len(self.target) if self.rows is None else self.rows.double().sum()
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are on all ranks."""
+        return len(self.target) if self.shards is None else self.shards.n_rows
+
+    def total(self, *sums: Tensor) -> Sequence[Tensor]:
+        """Sums over the rows of this process, which gives them up, made sums over the rows of all ranks."""
+        return sums if self.shards is None else self.shards.comm.total(*sums)
 
 
 def like_rows(rows: Tensor, x: Tensor) -> Tensor:
@@ -127,6 +143,9 @@ class Block(ABC):
 
     by_rows: bool = False
     """Whether its updates work on as many rows at a time as ``Term.at_once`` says, and its g row by row."""
+
+    sharded: bool = False
+    """Whether every sum over samples goes through ``Term.total``, so that each rank may have rows of its own."""
 
     own_variables: bool = False
     """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""

@@ -19,6 +19,7 @@ class Elementwise(Block):
 
     counts_rows = True
     by_rows = True
+    sharded = True
 
     def __init__(self, activation: Activation | str) -> None:
         self.activation = get_activation(activation)

@@ -52,18 +52,22 @@ def majorised_length(
     if term.rows is not None:
         d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
     if not scope.options.tau_per_sample:
-        d_squared, moved_squared = d_squared.sum(), moved_squared.sum()
+        d_squared, moved_squared = term.total(d_squared.sum(), moved_squared.sum())
     required = anchor.weight * (term.weight / anchor.weight * ratio(moved_squared, d_squared) + 1)
     tau = backtracked(required, scope.options.t0, scope.options.growth)
     length = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
     squared = d_squared * length.square()
     total = squared.sum()
-    return length, Step("a", total, ratio((tau * squared).sum(), total, anchor.weight) / 2)
+    rate = ratio((tau * squared).sum(), total, anchor.weight) / 2
+    return length, Step("a", total, rate, own=scope.options.tau_per_sample)
 
 
 def solved_step(squared: Tensor, moved_squared: Tensor, c: float, anchor: Anchor) -> Step:
-    """What a solved input promises: half its move's squared length in the subproblem's own metric."""
-    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2)
+    """What a solved input promises: half its move's squared length in the subproblem's own metric.
+
+    Every sample is solved by itself, so that the lengths are those of this process's rows.
+    """
+    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2, own=True)
 
 
 def conjugate_gradients(
@@ -85,7 +89,7 @@ def conjugate_gradients(
     c = term.weight / anchor.weight
     r, p = -gradient, -gradient
     rest = row_squared_norms(r)
-    enough = tolerance**2 * float(rest.sum())
+    enough = tolerance**2 * float(term.total(rest.sum())[0])
     move, moved = v.new_zeros(v.shape), term.prediction.new_zeros(term.prediction.shape)
     for step in range(max_steps):
         product = apply(p)
@@ -96,7 +100,7 @@ def conjugate_gradients(
             break
         r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))
         previous, rest = rest, row_squared_norms(r)
-        if float(rest.sum()) <= enough:
+        if float(term.total(rest.sum())[0]) <= enough:
             break
         p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
     squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)

@@ -18,8 +18,11 @@ class Callback:
     """Base of all callbacks; override what you need. A callback may look, not touch.
 
     Raise ``KeyboardInterrupt`` to end the run after the iteration that just finished, or call
-    ``trainer.request_stop``.
+    ``trainer.request_stop``. In a run on several ranks every rank has its own; one that only writes what it sees says
+    ``every_rank = False`` and is told on rank 0 alone.
     """
+
+    every_rank: bool = True
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Before the first iteration; ``trainer.guarantee`` says what the theory promises."""

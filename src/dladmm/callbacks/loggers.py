@@ -31,6 +31,8 @@ class Logger(Callback, ABC):
     A logger that fails later warns and falls silent, so that hours of training are not lost to a full disk.
     """
 
+    every_rank = False
+
     def on_train_begin(self, trainer: Trainer) -> None:
         self._begun, self._broken = False, False
         try:

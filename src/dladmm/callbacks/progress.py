@@ -17,6 +17,8 @@ class ProgressBar(Callback):
     Without a terminal a line is printed at iterations 1, 2, 5, 10, 20, 50, ... and at the last.
     """
 
+    every_rank = False
+
     def __init__(self, description: str = "training", stream: TextIO | None = None) -> None:
         self.description = description
         self.stream = sys.stderr if stream is None else stream

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dladmm.distributed.communicator import ALONE, Communicator
 from dladmm.errors import InputError
 from dladmm.fista import fista
 from dladmm.losses.base import Loss
@@ -22,13 +23,15 @@ class Risk:
     is a row, and the targets have N x positions of them.
 
     ``weight`` is a column (N, 1) of numbers >= 0, None for ones. ``solver="fista"`` asks for the paper's own
-    way of solving equations (5) and (15); "auto" takes the loss's exact prox.
+    way of solving equations (5) and (15); "auto" takes the loss's exact prox. ``comm`` says who else has rows of R:
+    value and gradient are those of the rows here, H is that of all.
     """
 
     loss: Loss
     target: Tensor
     weight: Tensor | None = None
     solver: Literal["auto", "fista"] = "auto"
+    comm: Communicator = ALONE
 
     def __post_init__(self) -> None:
         if self.solver not in ("auto", "fista"):
@@ -40,7 +43,10 @@ class Risk:
     @cached_property
     def H(self) -> float:
         """The Lipschitz constant of the gradient of R: that of one row times the largest weight."""
-        return self.loss.H * (1.0 if self.weight is None else float(self.weight.max()))
+        if self.weight is None:
+            return self.loss.H
+        own = self.weight.max() if len(self.weight) else self.weight.new_zeros(())
+        return self.loss.H * float(self.comm.largest(own.clone())[0])
 
     @cached_property
     def _weight(self) -> Tensor:
@@ -113,4 +119,4 @@ class Risk:
             return value, self.gradient(z).add_(step, alpha=rho)
 
         tol = 1e-10 if v.dtype == torch.float64 else 1e-6
-        return fista(value_grad, v, self.H + rho, rho, tol, max_iter=2000).x
+        return fista(value_grad, v, self.H + rho, rho, tol, max_iter=2000, comm=self.comm).x

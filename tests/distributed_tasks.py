@@ -1,0 +1,157 @@
+"""What the processes of the pool do in tests/test_distributed.py."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dladmm import mlp, train
+from dladmm.callbacks import Callback
+from dladmm.distributed import current, share
+from dladmm.status import Status
+
+
+def data(n_rows=61, n_in=5, seed=0, loss="cross_entropy"):
+    """Rows of three classes with unequal units, so that scaling has something to do."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_rows)
+    y[:3] = (0, 1, 2)
+    X = (rng.normal(size=(n_rows, n_in)) + 2 * np.eye(3, n_in)[y]) * np.logspace(-1, 1, n_in) + 0.3
+    return (X, y) if loss in ("cross_entropy", "squared_hinge") else (X, rng.normal(size=(n_rows, 3)))
+
+
+def told(result, comm=None):
+    """Everything of a result that must be the same on all ranks, and the rank's own rows."""
+    state = result.state
+    return {
+        "params": [p.numpy().copy() for block in state.params for p in block.values()],
+        "module": [p.detach().numpy().copy() for p in result.module.parameters()],
+        "history": result.history.to_dict(),
+        "certificate": result.certificate.to_dict(),
+        "status": result.status.name,
+        "rows": [v.numpy().copy() for v in (*state.outputs, *state.predictions, state.u)],
+        "traffic": None if comm is None else (comm.traffic.calls, comm.traffic.bytes),
+    }
+
+
+def quietly(function, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args, **kwargs)
+
+
+def trained(comm, settings, n_rows=61, hidden=(7, 6)):
+    """A run on arrays that every rank has whole."""
+    settings = {"max_iter": 6, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
+    X, y = data(n_rows, loss=settings.get("loss", "cross_entropy"))
+    if settings.pop("weighted", False):
+        settings["sample_weight"] = np.random.default_rng(1).uniform(0.5, 2, n_rows)
+    if settings.pop("masked", False):
+        settings["target_mask"] = np.arange(n_rows) % 3 > 0
+    validation = (X[: n_rows // 3], y[: n_rows // 3])
+    if settings.pop("mapped", False):
+        X = mapped(X)
+    chain = mlp([X.shape[1], *hidden, 3], settings.pop("activation", "relu"))
+    return told(quietly(train, chain, X, y, validation=validation, communicator=comm, **settings), comm)
+
+
+def mapped(X):
+    """The array in a file, read in chunks where max_memory is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.npy"
+        np.save(path, X)
+        return np.load(path, mmap_mode="r")
+
+
+def trained_many(comm, cases):
+    """Several runs in one order: what takes time is starting, not running."""
+    return {name: trained(comm, settings, **more) for name, (settings, more) in cases.items()}
+
+
+def trained_on_own_rows(comm, cuts):
+    """Every rank brings its own rows, as unevenly as ``cuts`` says; some bring none."""
+    X, y = data()
+    bounds = [0, *cuts, len(X)]
+
+    def shard(rank, world):
+        rows = slice(bounds[rank], bounds[rank + 1]) if world > 1 else slice(None)
+        return X[rows], y[rows]
+
+    settings = {"max_iter": 5, "dtype": "float64", "mode": "accelerated", "communicator": comm}
+    return told(quietly(train, mlp([5, 7, 3]), shard, validation=shard, **settings))
+
+
+def trained_on_the_default_group(comm):
+    """The process group that is there is picked up."""
+    X, y = data()
+    assert current().size == comm.size
+    return told(train(mlp([5, 7, 3]), X, y, max_iter=3, dtype="float64"))
+
+
+def given_other_arrays(comm):
+    X, y = data(seed=comm.rank)
+    train(mlp([5, 7, 3]), X, y, communicator=comm)
+
+
+def refused_by_one(comm):
+    X, y = data()
+
+    def shard(rank, world):
+        bad = X[share(len(X), rank, world)].copy()
+        if rank == 1:
+            bad[0, 0] = np.nan
+        return bad, y[share(len(X), rank, world)]
+
+    train(mlp([5, 7, 3]), shard, communicator=comm)
+
+
+def refused(comm, what):
+    """Things that several ranks cannot do, each refused before any work."""
+    X, y = data()
+    settings = {"communicator": comm, "max_iter": 2}
+    if what == "own loss":
+        train(mlp([5, 7, 3]), X, X[:, :3], loss=lambda z, t: (z - t).square().sum(1), **settings)
+    elif what == "baseline":
+        from dladmm import baselines
+
+        baselines.train("adam", mlp([5, 7, 3]), X, y, **settings)
+    elif what == "one class":
+        train(mlp([5, 7, 3]), X, np.zeros(len(X), int), **settings)
+    elif what == "no rows":
+        train(mlp([5, 7, 3]), lambda rank, world: (X[:0], y[:0]), **settings)
+
+
+class SpoilsOneRank(Callback):
+    """Makes a variable of one rank NaN after the second iteration."""
+
+    def on_epoch_end(self, trainer):
+        if trainer.comm.rank == 1 and trainer.history.n_iter == 2:
+            trainer.state.predictions[0][0, 0] = torch.nan
+
+
+class RoundsOtherwise(Callback):
+    """As a processor of another kind would: one parameter of one rank one unit in the last place off."""
+
+    def on_epoch_end(self, trainer):
+        if trainer.comm.rank == 1:
+            W = trainer.state.W[0]
+            W[0, 0] = torch.nextafter(W[0, 0], W[0, 0] + 1)
+
+
+class StopsOneRank(Callback):
+    def on_epoch_end(self, trainer):
+        if trainer.comm.rank == 2 and trainer.history.n_iter == 3:
+            trainer.request_stop(Status.INTERRUPTED)
+
+
+def trained_with(comm, callback):
+    X, y = data()
+    settings = {"max_iter": 6, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = train(mlp([5, 7, 3]), X, y, callbacks=[callback()], communicator=comm, **settings)
+    return told(result) | {"warnings": [str(w.message) for w in said]}

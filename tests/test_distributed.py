@@ -1,0 +1,180 @@
+"""The same run on one to four real processes (gloo): same parameters, history, certificate and status."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import distributed_tasks as tasks
+from distributed_pool import Pool
+
+WORLDS = (2, 3, 4)
+
+CASES = {
+    "quadratic": ({"w_solver": "quadratic", "a_solver": "quadratic"}, {}),
+    "exact": ({}, {}),
+    "paper": ({"preset": "paper"}, {}),
+    "accelerated": ({"mode": "accelerated", "max_iter": 5}, {}),
+    "fewer rows than ranks": ({"mode": "accelerated", "max_iter": 4}, {"n_rows": 3}),
+    "a file, read in chunks": ({"mapped": True, "max_memory": "2MB"}, {"n_rows": 150}),
+}
+"""Run with every world size."""
+
+MORE = {
+    "weights": ({"weighted": True, "mode": "accelerated"}, {}),
+    "weights, quadratic": ({"weighted": True, "w_solver": "quadratic", "a_solver": "quadratic"}, {}),
+    "mask": ({"masked": True, "rho": 2.0}, {}),
+    "tau by sample": ({"tau_per_sample": True, "a_solver": "quadratic"}, {}),
+    "l1": ({"regularizer": {"name": "l1", "strength": 0.05}}, {}),
+    "l1, quadratic": ({"regularizer": "l1", "w_solver": "quadratic"}, {}),
+    "non-negative, accelerated": ({"regularizer": "non_negative", "mode": "accelerated"}, {}),
+    "l2, accelerated quadratic": (
+        {"mode": "accelerated", "w_solver": "quadratic", "a_solver": "quadratic"},
+        {},
+    ),
+    "fista": ({"prox": "fista"}, {}),
+    "squared loss, tanh": ({"loss": "squared", "activation": "tanh"}, {}),
+    "squared hinge, hard tanh": ({"loss": "squared_hinge", "activation": "hard_tanh", "rho": 6.0}, {}),
+    "one layer": ({}, {"hidden": ()}),
+    "few rows for the width": ({"w_solver": "quadratic"}, {"n_rows": 11, "hidden": (9,)}),
+}
+"""Run with three ranks."""
+
+
+@pytest.fixture(scope="module")
+def pool():
+    made = Pool()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def alone(pool):
+    return pool.run(tasks.trained_many, 1, CASES | MORE)[0]
+
+
+@pytest.fixture(scope="module")
+def together(pool):
+    return {
+        world: pool.run(tasks.trained_many, world, CASES | (MORE if world == 3 else {})) for world in WORLDS
+    }
+
+
+def joined(answers, key):
+    return [np.concatenate(parts) for parts in zip(*(answer[key] for answer in answers), strict=True)]
+
+
+def close(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * (1 + np.abs(b).max(initial=0)))
+
+
+def check_same_on_all_ranks(answers):
+    """Bit for bit."""
+    first = answers[0]
+    for other in answers[1:]:
+        for key in ("params", "module"):
+            assert all(np.array_equal(a, b) for a, b in zip(first[key], other[key], strict=True)), key
+        for key in ("history", "certificate", "status"):
+            assert first[key] == other[key], key
+
+
+def check_agreement(answers, expected, tolerance=1e-10):
+    check_same_on_all_ranks(answers)
+    first = answers[0]
+    close(first["params"], expected["params"], tolerance)
+    close(joined(answers, "rows"), expected["rows"], tolerance)
+    assert first["status"] == expected["status"]
+    for column, values in expected["history"].items():
+        if column not in ("seconds", "descent", "stationarity", "dual_optimality", "primal_residual"):
+            close([np.array(first["history"][column], float)], [np.array(values, float)], tolerance)
+    for name in ("covered", "certified", "monotone", "sufficient_descent", "agrees", "H", "exempt"):
+        assert first["certificate"][name] == expected["certificate"][name], name
+    close([first["certificate"]["largest_norm"]], [expected["certificate"]["largest_norm"]], tolerance)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_ranks_agrees_with_one(alone, together, name, world):
+    answers = [answer[name] for answer in together[world]]
+    check_agreement(answers, alone[name])
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_penalties_losses_and_solvers_agree(alone, together, name):
+    search = (
+        "l1" in name or "non-negative" in name
+    )  # compares values, which rounding can turn (docs/memory.md)
+    check_agreement([answer[name] for answer in together[3]], alone[name], 1e-6 if search else 1e-10)
+
+
+def test_float32_agrees_to_its_rounding(pool):
+    cases = {
+        name: ({**CASES[name][0], "dtype": "float32", "max_iter": 3}, {})
+        for name in ("quadratic", "exact", "accelerated")
+    }
+    expected = pool.run(tasks.trained_many, 1, cases)[0]
+    answers = pool.run(tasks.trained_many, 4, cases)
+    for name in cases:
+        check_same_on_all_ranks([answer[name] for answer in answers])
+        close(answers[0][name]["params"], expected[name]["params"], 1e-3)
+
+
+@pytest.mark.parametrize("cuts", [(1, 20, 45), (0, 30, 30), (10, 61, 61)])
+def test_each_rank_brings_its_own_rows(pool, cuts):
+    """Uneven shards and empty ones, from a function of rank and world."""
+    expected = pool.run(tasks.trained_on_own_rows, 1, ())[0]
+    check_agreement(pool.run(tasks.trained_on_own_rows, 4, cuts), expected)
+
+
+def test_an_initialised_process_group_is_picked_up(pool):
+    answers = pool.run(tasks.trained_on_the_default_group, 4)
+    check_same_on_all_ranks(answers)
+    assert [len(answer["rows"][0]) for answer in answers] == [16, 15, 15, 15]
+
+
+def test_ranks_with_different_arrays_are_refused(pool):
+    for _, error in pool.outcomes(tasks.given_other_arrays, 3):
+        assert error.startswith("InputError: X, y must be the same whole arrays on all 3 ranks")
+
+
+def test_what_one_rank_refuses_all_refuse(pool):
+    errors = [error for _, error in pool.outcomes(tasks.refused_by_one, 3)]
+    assert errors[1].startswith("InputError: X contains NaN")
+    for error in (errors[0], errors[2]):
+        assert error.startswith("DistributedError: rank 1 of 3 refused: InputError: X contains NaN")
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("own loss", "InputError: H of a loss is estimated in one process only"),
+        ("baseline", "InputError: the baselines run in one process"),
+        ("one class", "InputError: y holds one class only"),
+        ("no rows", "InputError: "),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_work_begins(pool, what, message):
+    for _, error in pool.outcomes(tasks.refused, 2, what):
+        assert error.startswith(message)
+
+
+def test_a_rank_that_turns_non_finite_stops_all(pool):
+    answers = pool.run(tasks.trained_with, 3, tasks.SpoilsOneRank)
+    check_same_on_all_ranks(answers)
+    assert answers[0]["status"] == "NON_FINITE"
+    assert len(answers[0]["history"]["iteration"]) == 2
+
+
+def test_parameters_that_rounding_set_apart_are_brought_together(pool):
+    answers = pool.run(tasks.trained_with, 3, tasks.RoundsOtherwise)
+    for key in ("history", "status"):
+        assert answers[0][key] == answers[1][key] == answers[2][key]
+    assert all("rounded the parameters differently" in " ".join(answer["warnings"]) for answer in answers)
+
+
+def test_one_rank_asked_to_stop_stops_all(pool):
+    answers = pool.run(tasks.trained_with, 4, tasks.StopsOneRank)
+    check_same_on_all_ranks(answers)
+    assert answers[0]["status"] == "INTERRUPTED"
+    assert len(answers[0]["history"]["iteration"]) == 3
