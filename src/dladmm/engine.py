@@ -13,6 +13,7 @@ The last two terms are ``(rho/2)||V_n + u/rho - g_n||^2`` up to a constant, so e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -366,7 +367,8 @@ class Engine:
 def _share(term: Term, force: Tensor) -> float:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
     pulled, squared = term.total(pull(term.prediction, term.target, force, term.rows))[0]
-    return float((term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0))
+    share = float((term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0))
+    return 1.0 if math.isnan(share) else share  # a trial that left the numbers: the safeguard refuses it
 
 
 def last_layer_rate(rho: float, H: float) -> float:

@@ -100,6 +100,16 @@ def squared_norm(x: Tensor, rows: Tensor | None = None) -> Tensor:
     return norms.sum() if rows is None else norms @ rows[:, 0].double()
 
 
+def unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` as a power of two times what has entries up to 1, and that power: exact, and products stay in the numbers.
+
+    A gradient of 1e-20 or 1e+20 is no error, but the square of its product with the data is no float32 any more.
+    """
+    exponent = torch.frexp(x.abs().amax()).exponent.clamp(-120, 120)
+    power = torch.ldexp(x.new_ones(()), exponent)
+    return x / power, power
+
+
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:
     """``numerator / denominator``, and ``otherwise`` where the denominator is zero."""
     safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))

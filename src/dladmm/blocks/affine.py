@@ -25,6 +25,7 @@ from dladmm.subproblems import (
     line_search,
     ratio,
     squared_norm,
+    unit,
 )
 
 Products = Again[tuple[Term, Tensor]]
@@ -192,9 +193,9 @@ class Affine(Block):
             return solve(params, A, d, term, penalty, scope)
         if penalty.quadratic > 0:
             d.add_(W, alpha=penalty.quadratic / term.weight)
-        heading = self._heading(d, A, term, penalty, scope)
+        heading, power = unit(self._heading(d, A, term, penalty, scope))
         products = self._products(A, heading.to(W.dtype), term, scope)
-        multiple, step = self._multiple(d, heading, _squared(products, term), term, penalty, scope)
+        multiple, step = self._multiple(d, heading, _squared(products, term), term, penalty, scope, power)
         W.add_((heading * multiple).to(W.dtype))
         return Move(heading, products, multiple, step)
 
@@ -222,8 +223,9 @@ class Affine(Block):
         term: Term,
         penalty: Regularizer,
         scope: Scope,
+        power: Tensor | float = 1.0,
     ) -> tuple[Tensor, Step]:
-        """How far along the heading, from ``||A heading^T||^2``, and what that promises.
+        """How far along the heading, from ``||A heading^T||^2``, and what that promises; ``-d`` is power * heading.
 
         Quadratic: ``argmin_W P(W; theta) + Omega(W)``, theta by Algorithms 4 and 6 in closed form: the curvature along
         d is ``q = c ||A d^T||^2 / ||d||^2``. Exact: the best multiple, which is 1 up to rounding.
@@ -232,7 +234,7 @@ class Affine(Block):
         squared = squared_norm(heading)
         if scope.options.w_solver == "quadratic":
             alpha = backtracked(c * ratio(moved_squared, squared), scope.options.alpha0, scope.options.growth)
-            multiple = torch.where(squared > 0, c / (alpha + curvature), torch.zeros_like(alpha))
+            multiple = torch.where(squared > 0, power * c / (alpha + curvature), torch.zeros_like(alpha))
             return multiple, Step("W", squared * multiple.square(), (alpha + curvature) / 2)
         _, total = scope.memory["factor"]
         multiple = line_search(-(d * heading).sum(dtype=torch.float64), moved_squared + total * squared)
@@ -276,7 +278,10 @@ class Affine(Block):
         W, c, options = params["W"], term.weight, scope.options
         alpha = options.alpha0
         if alpha is None:
-            alpha = float(c * ratio(_squared(self._products(A, d, term, scope), term), squared_norm(d)))
+            heading, _ = unit(d)
+            alpha = float(
+                c * ratio(_squared(self._products(A, heading, term, scope), term), squared_norm(heading))
+            )
         alpha = max(alpha, torch.finfo(W.dtype).tiny)
         for _ in range(options.max_backtracks):
             move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W

@@ -1,0 +1,1 @@
+"""What happens under load, faults and bad input: one module a line of docs/reliability.md, run by ``make chaos``."""
