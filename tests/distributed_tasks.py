@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dladmm import mlp, train
-from dladmm.callbacks import Callback
+from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
 from dladmm.status import Status
 
@@ -155,3 +155,26 @@ def trained_with(comm, callback):
         warnings.simplefilter("always")
         result = train(mlp([5, 7, 3]), X, y, callbacks=[callback()], communicator=comm, **settings)
     return told(result) | {"warnings": [str(w.message) for w in said]}
+
+
+class DiesAt(Callback):
+    """Ends a rank's run as an error of its own would."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+    def on_epoch_end(self, trainer):
+        if trainer.history.n_iter == self.iteration:
+            raise MemoryError("as if")
+
+
+def checkpointed(comm, folder, mode, stop=None, resume=False, max_iter=7):
+    """A run that saves at every second iteration; with ``stop`` all its ranks end there."""
+    X, y = data()
+    callbacks = [Checkpoint(folder, every=2, resume=resume)] + ([DiesAt(stop)] if stop else [])
+    settings = {"max_iter": max_iter, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0, "mode": mode}
+    try:
+        result = train(mlp([5, 7, 3]), X, y, callbacks=callbacks, communicator=comm, **settings)
+    except MemoryError:
+        return sorted(path.name for path in Path(folder).iterdir())
+    return told(result) | {"resumed": str(callbacks[0].resumed_from)}

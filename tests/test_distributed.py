@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -178,3 +180,42 @@ def test_one_rank_asked_to_stop_stops_all(pool):
     check_same_on_all_ranks(answers)
     assert answers[0]["status"] == "INTERRUPTED"
     assert len(answers[0]["history"]["iteration"]) == 3
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_a_snapshot_of_all_ranks_is_taken_up_by_any_number(pool, tmp_path, mode):
+    """Bit for bit by as many ranks as wrote it, to rounding by others; and one written by one process by several."""
+    whole = pool.run(tasks.checkpointed, 3, tmp_path / "whole", mode)
+    files = pool.run(tasks.checkpointed, 3, tmp_path / "cut", mode, 5)[0]
+    assert [name for name in files if name.count(".") == 1] == [
+        "checkpoint-000002.dladmm",
+        "checkpoint-000004.dladmm",
+    ]
+    assert len(files) == 2 + 2 * 3
+    for world in (1, 2, 4):
+        copy = shutil.copytree(tmp_path / "cut", tmp_path / f"for {world}")
+        answers = pool.run(tasks.checkpointed, world, copy, mode, None, True)
+        assert answers[0]["resumed"].endswith("checkpoint-000004.dladmm")
+        check_agreement(answers, whole[0] | {"rows": joined(whole, "rows")})
+    again = pool.run(tasks.checkpointed, 3, tmp_path / "cut", mode, None, True)
+    for answer, expected in zip(again, whole, strict=True):
+        for key in ("params", "rows"):
+            assert all(np.array_equal(a, b) for a, b in zip(answer[key], expected[key], strict=True))
+        assert answer["history"]["lagrangian"] == expected["history"]["lagrangian"]
+    pool.run(tasks.checkpointed, 1, tmp_path / "alone", mode, 5)
+    answers = pool.run(tasks.checkpointed, 3, tmp_path / "alone", mode, None, True)
+    check_agreement(answers, whole[0] | {"rows": joined(whole, "rows")})
+
+
+def test_a_damaged_shard_is_passed_over_by_all_ranks(pool, tmp_path):
+    files = pool.run(tasks.checkpointed, 3, tmp_path, "convergent", 5)[0]
+    newest = [name for name in files if name.startswith("checkpoint-000004.") and "00001-of" in name]
+    (tmp_path / newest[0]).write_bytes(b"not a checkpoint")
+    answers = pool.run(tasks.checkpointed, 3, tmp_path, "convergent", None, True)
+    assert all(answer["resumed"].endswith("checkpoint-000002.dladmm") for answer in answers)
+
+
+def test_a_snapshot_of_other_data_is_refused(pool, tmp_path):
+    pool.run(tasks.checkpointed, 2, tmp_path, "convergent", 3)
+    for _, error in pool.outcomes(tasks.checkpointed, 3, tmp_path, "accelerated", None, True):
+        assert "the snapshot is of a run with dladmm convergent" in error

@@ -6,7 +6,8 @@
 
 The file is described in :mod:`dladmm.container`. A folder of checkpoints holds ``checkpoint-000120.dladmm`` and the
 like, the number being the iteration; since each is written whole or not at all, and older ones are removed only after
-a newer one is on disk, such a folder has a loadable checkpoint whenever the process dies.
+a newer one is on disk, such a folder has a loadable checkpoint whenever the process dies. A run on several ranks writes
+one snapshot in several files (:mod:`dladmm.distributed.snapshot`), which any number of ranks can take up.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from dladmm.atomic import remove_orphans
 from dladmm.container import load, save
+from dladmm.distributed.snapshot import load_own, newest_together, remove_shards, save_together
 from dladmm.errors import DataError, InputError
 from dladmm.model_file import SavedModel, load_model, save_model
 
@@ -51,18 +53,29 @@ def save_training(trainer: Trainer, path: str | os.PathLike[str]) -> None:
     for key, (held, _) in states.items():
         tensors |= {f"{_CALLBACK}{key}/{name}": tensor for name, tensor in held.items()}
     meta = {"run": meta, "callbacks": {key: held for key, (_, held) in states.items() if held}}
-    save(path, "training", tensors, meta)
+    if trainer.engine.shards is None:
+        save(path, "training", tensors, meta)
+    else:
+        save_together(Path(path), (tensors, meta), trainer.engine.shards)
 
 
 def load_training(path: str | os.PathLike[str]) -> Snapshot:
     """The snapshot in a file, for ``trainer.resume(*load_training(path))``."""
-    tensors, meta = load(path, "training")
+    tensors, meta = load_own(Path(path), None, None)
     return {name: t for name, t in tensors.items() if not name.startswith(_CALLBACK)}, _run(meta, path)
 
 
 def resume_training(trainer: Trainer, path: str | os.PathLike[str]) -> None:
     """Take up the run in a file, callbacks included; the trainer must have the same data and network."""
-    _take_up(trainer, Path(path), load(path, "training"))
+    try:
+        content = _content(trainer, Path(path))
+    except InputError as error:
+        raise InputError(f"{path} cannot be resumed here: {error}") from error
+    _take_up(trainer, Path(path), content)
+
+
+def _content(trainer: Trainer, path: Path) -> Snapshot:
+    return load_own(path, trainer.engine.shards, len(trainer.state.u))
 
 
 def _take_up(trainer: Trainer, path: Path, content: Snapshot) -> None:
@@ -128,11 +141,18 @@ def latest(folder: str | os.PathLike[str]) -> Path | None:
 
 def resume_latest(trainer: Trainer, folder: str | os.PathLike[str]) -> Path | None:
     """Take up the newest whole checkpoint of a folder; damaged newer ones are renamed to ``*.damaged``."""
-    found = _newest(Path(folder))
+    shards = trainer.engine.shards
+    if shards is None:
+        found = _newest(Path(folder), trainer)
+    else:
+        listed = checkpoints(folder) if shards.comm.rank == 0 else []
+        found = newest_together(listed, shards.comm, shards, len(trainer.state.u))
     if found is None:
         return None
     path, content = found
     _take_up(trainer, path, content)
+    if trainer.comm.rank > 0:
+        return path
     for other in checkpoints(folder):
         if iteration_of(other) > iteration_of(path):
             with suppress(OSError):
@@ -148,24 +168,30 @@ def save_in_folder(trainer: Trainer, folder: str | os.PathLike[str], keep: int =
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cannot make the folder {folder}: {error.strerror}.") from error
+        if trainer.comm.alone:  # else writing there fails, which all ranks are told
+            raise DataError(f"cannot make the folder {folder}: {error.strerror}.") from error
     path = folder / f"checkpoint-{trainer.history.n_iter:06d}.dladmm"
     save_training(trainer, path)
+    if trainer.comm.rank > 0:
+        return path
     for old in checkpoints(folder)[keep:]:
         with suppress(OSError):  # another process may have removed it
             old.unlink()
     remove_orphans(folder)
+    remove_shards(folder, checkpoints(folder))
     return path
 
 
-def _newest(folder: Path) -> tuple[Path, Snapshot] | None:
+def _newest(folder: Path, trainer: Trainer | None = None) -> tuple[Path, Snapshot] | None:
     faults: list[str] = []
     for _ in range(5):  # a running process may remove what was listed; it wrote a newer one before
         faults = []
         listed = checkpoints(folder)
         for path in listed:
             try:
-                content = load(path, "training")
+                content = load_own(path, None, None) if trainer is None else _content(trainer, path)
+            except InputError as error:
+                raise InputError(f"{path} cannot be resumed here: {error}") from error
             except DataError as error:
                 faults += [str(error)] if path.exists() else []
                 continue

@@ -36,9 +36,9 @@ class Checkpoint(Callback):
         self.resumed_from = None
         if self.resume_run:
             self.resumed_from = resume_latest(trainer, self.folder)
-        elif found := checkpoints(self.folder):
+        elif found := _seen(trainer, self.folder):
             raise InputError(
-                f"{self.folder} already holds {found[0].name} of another run. Pass resume=True to go on from it, "
+                f"{self.folder} already holds {found} of another run. Pass resume=True to go on from it, "
                 "or choose another folder."
             )
         self._run = trainer.state
@@ -66,3 +66,9 @@ class Checkpoint(Callback):
             )
         else:
             self._saved = trainer.history.n_iter
+
+
+def _seen(trainer: Trainer, folder: Path) -> str:
+    """The newest checkpoint that rank 0 sees there: by the time another looks, the first may have been written."""
+    found = checkpoints(folder) if trainer.comm.rank == 0 else []
+    return trainer.comm.texts(found[0].name if found else "")[0]
