@@ -32,15 +32,15 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def network(loss="cross_entropy", activation="relu", penalty=None, **options):
+def network(loss="cross_entropy", activation="relu", penalty=None, dtype=torch.float32, **options):
     widths, n = [20, 30, 25, 7], 50
     generator = torch.Generator().manual_seed(0)
     chain = mlp(widths, activation)
-    encoded = get_loss(loss).encode(torch.randint(0, 7, (n,), generator=generator), 7, torch.float32)
-    x = torch.randn(n, 20, generator=generator)
+    encoded = get_loss(loss).encode(torch.randint(0, 7, (n,), generator=generator), 7, dtype)
+    x = torch.randn(n, 20, generator=generator, dtype=dtype)
     risk, solvers = Risk(get_loss(loss), encoded), SubproblemOptions(**options)
     engine = Engine(chain, x, risk, L2(0.1) if penalty is None else penalty, solvers)
-    params = chain.initial_parameters(generator, 1.0, dtype=torch.float32, device=torch.device("cpu"))
+    params = chain.initial_parameters(generator, 1.0, dtype=dtype, device=torch.device("cpu"))
     return engine, engine.feasible_state(params, 1.5, 1.0)
 
 
@@ -116,6 +116,21 @@ def test_a_search_without_asking_finds_what_the_loop_finds(options, rows):
             torch.testing.assert_close(step.squared, other.squared, rtol=1e-9, atol=1e-18)
     for W, other in zip(state.W, blind_state.W, strict=True):
         torch.testing.assert_close(W, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+def test_products_in_the_order_a_gpu_likes_are_the_same(solver, monkeypatch):
+    options = {"w_solver": solver, "a_solver": solver}
+    engine, state = network(**options, dtype=torch.float64)
+    other_engine, other = network(**options, dtype=torch.float64)
+    for _ in range(4):
+        engine.sweep(state)
+    for module in ("affine", "affine_input"):
+        monkeypatch.setattr(f"dladmm.blocks.{module}.on_gpu", lambda tensor: True)
+    for _ in range(4):
+        other_engine.sweep(other)
+    for W, same in zip(state.W, other.W, strict=True):
+        torch.testing.assert_close(W, same, rtol=1e-10, atol=1e-12)
 
 
 def test_a_blind_factor_is_the_other_factor_or_a_safe_one():

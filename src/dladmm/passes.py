@@ -24,6 +24,9 @@ from dladmm.subproblems import squared_norm
 CACHED, WHOLE = 1 << 18, 1 << 24
 """Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
 
+SHAPES = 64
+"""For so many different shapes a pass is compiled."""
+
 _compiled = False
 
 Pass = Callable[..., Tensor]
@@ -78,7 +81,12 @@ def one_pass(function: Pass) -> Pass:
 
 @cache
 def _compile(function: Pass) -> Pass:
-    made: Pass = torch.compile(function)
+    # Kernels for the very shapes: those for shapes in general are up to ten times slower (docs/performance.md). A
+    # function meets a handful of shapes, and torch's own limit would leave the later ones uncompiled.
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, max(SHAPES, getattr(config, limit)))
+    made: Pass = torch.compile(function, dynamic=False)
     return made
 
 

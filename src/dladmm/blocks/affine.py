@@ -14,7 +14,7 @@ from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, blind, column_sums, gap
+from dladmm.passes import advance, blind, column_sums, gap, on_gpu
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
 from dladmm.subproblems import (
@@ -108,7 +108,7 @@ class Affine(Block):
         product, sums = self._gap_products(v, term, scope)
         ones_A = None
         if self.bias:
-            d, sums, ones_A = term.total(product, sums, self._column_sums(v, term))
+            d, sums, ones_A = term.total(product, sums, self._own_sums(v, term, scope))
         else:
             (d,) = term.total(product)
         steps: list[Step] = []
@@ -213,6 +213,8 @@ class Affine(Block):
         if scope.options.w_solver == "quadratic":
             return -d
         factor, _ = self._factor(A, term, penalty, scope)
+        if on_gpu(factor):
+            return -(d.double() @ factor.T) @ factor
         return -torch.cholesky_solve(d.double().T, factor).T
 
     def _multiple(
@@ -257,13 +259,20 @@ class Affine(Block):
         return scope.options.damping_of(self.n_in, last=scope.last) * gram.diagonal().mean()
 
     def _factor(self, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> tuple[Tensor, Tensor]:
-        """Cholesky factor, in float64, of ``A^T A + t I``, and t: (lambda + delta)/c with the damping delta."""
+        """Cholesky factor, in float64, of ``A^T A + t I``, and t: (lambda + delta)/c with the damping delta.
+
+        On a GPU the inverse of the factor, which is used twice or more: a triangular solve is slow there.
+        """
         gram = self._gram(A, term, scope)
         extra = (penalty.quadratic or 0.0) / term.weight
         key = (extra, scope.options.damping_of(self.n_in, last=scope.last))
         if scope.memory.get("factor_key") != key:
             shift = self._damping(gram, scope) + extra
-            scope.memory["factor"] = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
+            factor, total = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
+            if on_gpu(factor):
+                eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+                factor = torch.linalg.solve_triangular(factor, eye, upper=False)
+            scope.memory["factor"] = factor, total
             scope.memory["factor_key"] = key
         found: tuple[Tensor, Tensor] = scope.memory["factor"]
         return found
@@ -314,6 +323,13 @@ class Affine(Block):
             scope.memory["sums"] = found
         return found
 
+    def _own_sums(self, A: Tensor, term: Term, scope: Scope) -> Tensor:
+        """The column sums of this process's rows of A, kept from a forward sweep to the next backward one."""
+        if "own sums" not in scope.memory:
+            scope.memory["own sums"] = self._column_sums(A, term)
+        found: Tensor = scope.memory["own sums"]
+        return found.clone()
+
     def _column_sums(self, A: Tensor, term: Term) -> Tensor:
         return reduce(Tensor.add_, (column_sums(some, part.rows) for part, some in term.parts(A)))
 
@@ -339,7 +355,7 @@ class Affine(Block):
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
         """Algorithm 2, lines 5 and 19: ``argmin_a (nu/2)||a - f(z)||^2 + (c/2)||a W^T + b - target||^2``."""
-        for stale in ("gram", "factor_key", "sums"):
+        for stale in ("gram", "factor_key", "sums", "own sums"):
             scope.memory.pop(stale, None)
         c = term.weight / anchor.weight
         solve = exact_a if scope.options.a_solver == "exact" else quadratic_a
