@@ -1,7 +1,10 @@
 # Two commands on a fresh machine with Python 3.11+ and make:
 #   make demo    own virtual environment, then trains on embedded data and says what it did
 #   make test    own virtual environment, then the whole test suite
-# A second run of either does not install again.
+# A second run of either does not install again. For those who change it:
+#   make lint types      style, spelling, layers; types
+#   make docs            the site, in docs/_build/html; warnings are errors, examples and tutorials are executed
+#   make release-check   wheel and sdist; the wheel installed in an environment of its own and tried from elsewhere
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -9,8 +12,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 WORKERS ?= 2
+CHECKED := src tests examples benchmarks docs/conf.py docs/render.py
 
-.PHONY: demo test lint types format clean help
+.PHONY: demo test lint types format docs release-check clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -22,15 +26,20 @@ test: $(VENV)/.ready-test
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.ready-lint
-	@$(BIN)/ruff check src tests examples benchmarks
-	@$(BIN)/ruff format --check src tests examples benchmarks
+	@$(BIN)/ruff check $(CHECKED)
+	@$(BIN)/ruff format --check $(CHECKED)
+	@$(BIN)/codespell $(CHECKED) docs README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff Makefile pyproject.toml
 
 types: $(VENV)/.ready-lint
 	@$(BIN)/mypy
 
 format: $(VENV)/.ready-lint
-	@$(BIN)/ruff check --fix src tests examples benchmarks
-	@$(BIN)/ruff format src tests examples benchmarks
+	@$(BIN)/ruff check --fix $(CHECKED)
+	@$(BIN)/ruff format $(CHECKED)
+
+docs: $(VENV)/.ready-docs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -q -j $(WORKERS) -b html docs docs/_build/html
+	@echo "Wrote docs/_build/html/index.html"
 
 $(VENV)/.ready-venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dladmm needs Python 3.11 or later; set PYTHON=...")'
@@ -53,5 +62,10 @@ $(VENV)/.ready-lint: $(VENV)/.ready-test
 	@$(PIP) --editable '.[test,lint]'
 	@touch $@
 
+$(VENV)/.ready-docs: $(VENV)/.ready-base
+	@echo "Installing what builds the site (once) ..."
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) runs dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache

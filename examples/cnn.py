@@ -1,4 +1,9 @@
-"""A convolutional network trained by ADMM: no learning rate, no back-propagation through the layers."""
+"""
+A convolutional network
+=======================
+
+Trained by ADMM: no learning rate, no back-propagation through the layers.
+"""
 
 import torch
 from torch import nn

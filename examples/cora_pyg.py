@@ -1,6 +1,10 @@
-"""Node classification with a PyG Data object (Cora; --dataset karate needs no download).
+"""
+Nodes of a graph
+================
 
-Needs torch_geometric, and Cora's files: dladmm datasets fetch cora
+Node classification with a PyG ``Data`` object (Cora; ``--dataset karate`` needs no download).
+
+Needs torch_geometric, and Cora's files: ``dladmm datasets fetch cora``.
 """
 
 import argparse

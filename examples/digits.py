@@ -1,4 +1,9 @@
-"""Digits in ten lines: train without back-propagation and read the certificate."""
+"""
+Digits in ten lines
+===================
+
+Train without back-propagation and read the certificate.
+"""
 
 from dladmm import MLPClassifier, datasets
 

@@ -1,4 +1,8 @@
-"""A block of your own, ``g(w, v) = w * v`` with one gain a feature, in under 30 lines: it knows its two argmins.
+"""
+A block of your own
+===================
+
+``g(w, v) = w * v`` with one gain a feature, in under 30 lines: it knows its two argmins.
 
 ``dladmm.blocks.Generic(module)`` would train it too, with local gradients instead of closed forms.
 """

@@ -1,4 +1,9 @@
-"""Train your own nn.Sequential in place; it stays an ordinary torch module."""
+"""
+Your own nn.Sequential
+======================
+
+Trained in place; it stays an ordinary torch module.
+"""
 
 import torch
 from torch import nn

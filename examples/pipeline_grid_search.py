@@ -1,4 +1,9 @@
-"""A scikit-learn Pipeline with GridSearchCV around dlADMM."""
+"""
+A scikit-learn pipeline
+=======================
+
+GridSearchCV around dlADMM.
+"""
 
 import warnings
 

@@ -1,4 +1,9 @@
-"""A recurrent network that reads digits row by row; its hidden states are variables of the optimisation."""
+"""
+A recurrent network
+===================
+
+It reads digits row by row; its hidden states are variables of the optimisation.
+"""
 
 import torch
 from torch import nn

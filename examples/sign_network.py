@@ -1,4 +1,8 @@
-"""Networks that back-propagation cannot train, beside the straight-through estimator trained with Adam.
+"""
+Networks that back-propagation cannot train
+===========================================
+
+Beside the straight-through estimator trained with Adam.
 
 The gradient of a sign is zero almost everywhere; the straight-through estimator pretends that it is one. dlADMM needs
 no gradient of it: the sign's subproblem has a closed form.

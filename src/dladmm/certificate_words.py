@@ -15,7 +15,7 @@ def guarantee(
     accelerated: bool = False,
     baseline: str | None = None,
 ) -> str:
-    """What can be promised before training, in words."""
+    """What can be promised before training, in words: Theorem 1 of the paper, or why it does not speak of the run."""
     if baseline is not None:
         return f"A baseline ({baseline}): the theory of dlADMM does not speak of it, and nothing is promised."
     if accelerated:
@@ -35,7 +35,7 @@ def guarantee(
 
 
 def sentences(c: Certificate) -> list[str]:
-    """The certificate in words, one line a statement."""
+    """The certificate in words, one line a statement: Properties 1 to 3, Theorems 2 and 3 of the paper."""
     if c.baseline is not None:
         return _of_baseline(c)
     if c.accelerated:
@@ -98,6 +98,7 @@ def _seen_of_objective(c: Certificate) -> list[str]:
 
 
 def _limit_points(c: Certificate) -> str:
+    """Theorem 2: what is claimed of limit points."""
     if c.follows_forward:
         return "  Nothing is claimed of limit points: some rows are no variables of the problem."
     if c.continuous:

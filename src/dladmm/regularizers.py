@@ -40,7 +40,7 @@ class Regularizer(Named, ABC):
 
     @abstractmethod
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
-        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient."""
+        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient, as Lemma 1 asks."""
 
     def times(self, share: float) -> Regularizer:
         """``share * Omega``; a constraint stays as it is."""

@@ -17,7 +17,8 @@ Kind = Literal["classification", "regression"]
 class Loss(Named, ABC):
     """A convex loss l(z, y) of one row with an H-Lipschitz gradient.
 
-    H belongs to one row of weight 1; the theorems ask for rho > 2H, with H times the largest row weight.
+    H belongs to one row of weight 1; the theorems ask for rho > 2H, with H times the largest row weight. Assumption 2
+    and Lemma 3 of the paper speak of it.
     """
 
     kind: Kind
@@ -39,7 +40,10 @@ class Loss(Named, ABC):
 
     @abstractmethod
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
-        """argmin_z sum_i l(z_i, y_i) + (r_i/2)||z_i - v_i||^2; r is a number or a column (N, 1)."""
+        """argmin_z sum_i l(z_i, y_i) + (r_i/2)||z_i - v_i||^2; r is a number or a column (N, 1), v is (N, n_out).
+
+        The update of z_L: Equations 5 and 15 for the MLP, Equations 18 and 21 for the GCN.
+        """
 
     @abstractmethod
     def decision(self, z: Tensor) -> Tensor:

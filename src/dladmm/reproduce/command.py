@@ -38,6 +38,7 @@ class Listed:
 
 
 def list_experiments(scale: str) -> list[Listed]:
+    """What ``dladmm reproduce --list`` shows: ID, the paper's label, number of runs, title."""
     found = [experiment(name, scale) for name in ORDER]
     return [Listed(e.id, e.paper or "-", len(cells(e, "cpu")), e.title) for e in found]
 

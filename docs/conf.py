@@ -1,0 +1,161 @@
+"""How Sphinx builds the site: ``make docs``."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+import dladmm
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "benchmarks"))
+
+project = "dladmm"
+author = "The dladmm developers"
+copyright = "the dladmm developers, Apache-2.0"
+version = release = dladmm.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "results", "gallery/*.ipynb", "gallery/*.py", "**.ipynb_checkpoints"]
+suppress_warnings = ["config.cache"]
+
+html_theme = "furo"
+html_title = "dladmm"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+copybutton_exclude = ".linenos, .gp, .go"
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_heading_anchors = 3
+
+# Tutorials and pages with cells are run anew for every change; a failing cell fails the build.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / ".cells")
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+os.environ.setdefault("PYTHONWARNINGS", "ignore")
+os.environ["IPYTHONDIR"] = str(HERE / "_build" / ".ipython")  # nobody's own profile, and a kernel that says little
+PROFILE = HERE / "_build" / ".ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n", encoding="utf-8")
+
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "member-order": "bysource",
+    "exclude-members": "get_metadata_routing, "
+    + ", ".join(f"set_{name}_request" for name in ("fit", "predict", "predict_proba", "score")),
+}
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+
+# Names that live elsewhere, bases without a page, and modules whose parts are documented but not they themselves
+nitpick_ignore_regex = [
+    (r"py:.*", r"(torch|numpy|np|sklearn|scipy|nn|collections|abc|enum|pathlib|typing)\..*"),
+    (r"py:class", r"Module|optional"),
+    (r"py:class", r"dladmm\.(_spec\.Named|estimator_file\.Saved|estimators\._MLP|rows\.Source)"),
+    (
+        r"py:class",
+        r"dladmm\.callbacks\.loggers\.(_FileLogger|Logger)|dladmm\.activations\.jumps\.JumpFunction",
+    ),
+    (r"py:class", r"dladmm\.losses\.(classification\.Classification|regression\.Regression)"),
+    (r"py:mod", r"dladmm\..*"),
+    (r"py:(func|meth)", r"argmin|estimated|majorised_length|save_model"),
+]
+
+
+def _arguments(_: dict[str, Any], script: dict[str, Any]) -> list[str]:
+    """Examples that want files of their own run on embedded data here."""
+    is_graph = Path(script["src_file"]).name == "cora_pyg.py"
+    return ["--dataset", "karate", "--max-iter", "60"] if is_graph else []
+
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(HERE.parent / "examples"),
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "plot_gallery": "True",
+    "abort_on_example_error": True,
+    "image_scrapers": (),
+    "reset_argv": _arguments,
+    "reset_modules": (),
+    "remove_config_comments": True,
+    "write_computation_times": False,
+    "nested_sections": False,
+    "parallel": 2,
+}
+warnings.filterwarnings("ignore", category=UserWarning)
+
+
+class PagesNamedInProse(SphinxPostTransform):
+    """The pages are read on GitHub too, and name each other as ``docs/theory.md``: on the site that is a link."""
+
+    default_priority = 5
+
+    def run(self, **_: Any) -> None:
+        for literal in list(self.document.findall(nodes.literal)):
+            text = literal.astext()
+            name = text.removeprefix("docs/").removesuffix(".md")
+            known = text == f"docs/{name}.md" and name in self.env.found_docs
+            if known and not isinstance(literal.parent, nodes.reference) and self.env.docname != name:
+                uri = self.app.builder.get_relative_uri(self.env.docname, name)
+                title = self.env.titles[name].astext().split(":")[0]
+                literal.replace_self(nodes.reference("", title, refuri=uri, internal=True))
+
+
+LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)")
+
+
+def _plain_signs(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Docstrings have formulas such as |x| and a* in plain text, which are signs and no markup."""
+    literal_above = -1
+    for i, line in enumerate(lines):
+        indent = len(line) - len(line.lstrip())
+        if literal_above >= 0 and line.strip() and indent <= literal_above:
+            literal_above = -1
+        if literal_above < 0:
+            parts = LITERAL.split(line)
+            parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
+            lines[i] = "".join(parts)
+        if line.rstrip().endswith("::"):
+            literal_above = indent
+
+
+def _existing_pages(_app: Sphinx, docname: str, source: list[str]) -> None:
+    """Lines of the index that name pages by a pattern: those without a page are left out."""
+    if docname == "index":
+        lines = source[0].split("\n")
+        source[0] = "\n".join(
+            line for line in lines if not line.endswith("*") or list(HERE.glob(line + ".md"))
+        )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_post_transform(PagesNamedInProse)
+    app.connect("autodoc-process-docstring", _plain_signs)
+    app.connect("source-read", _existing_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

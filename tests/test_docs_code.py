@@ -1,0 +1,51 @@
+"""Every block of Python on the pages runs: with cells at build time, the others here."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+ELSEWHERE = {"usage.md"}  # run whole by test_examples.py
+
+BEFORE = {
+    "any_network.md": """
+import torch, dladmm
+from torch import nn
+generator = torch.Generator().manual_seed(0)
+images, labels = torch.randn(60, 1, 8, 8, generator=generator), torch.arange(60) % 10
+""",
+    "report.md": """
+import os, dladmm
+from typer.testing import CliRunner
+from dladmm.cli import app
+arguments = ["train", "mlp", "--dataset", "digits", "--hidden", "8", "--max-iter", "2", "--out", "runs/compare/one"]
+assert CliRunner().invoke(app, arguments).exit_code == 0
+""",
+    "datasets.md": "import dladmm\n",
+}
+"""What a page takes for granted, on small data."""
+
+
+def pages() -> list[str]:
+    found = sorted((ROOT / "docs").glob("*.md"))
+    with_code = [page.name for page in found if BLOCK.search(page.read_text(encoding="utf-8"))]
+    return [name for name in with_code if name not in ELSEWHERE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pages())
+def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    # Each block after as many empty lines as stand before it on the page, so that a traceback points there
+    blocks = ["\n" * text.count("\n", 0, found.start(1)) + found[1] for found in BLOCK.finditer(text)]
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for code in (BEFORE.get(name, ""), *blocks):
+            exec(compile(code, f"docs/{name}", "exec", dont_inherit=True), namespace)
