@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
 from dladmm.blocks.from_layer import layers_of
 from dladmm.callbacks import Callback
-from dladmm.chain import Chain, from_module
+from dladmm.chain import Chain, from_module, jump_settings
 from dladmm.distributed import ALONE, Communicator
 from dladmm.distributed.entrance import on_own_rows
 from dladmm.errors import InputError
@@ -99,6 +99,8 @@ def train(
     X = to_array(X, "X")
     held = None if validation is None else check_validation(validation)
     chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3)
+    if chosen.mode == "accelerated":
+        chosen = make_options(preset, **jump_settings(chain) | options)
     the_loss, penalty = _loss(loss), chosen.penalty(regularizer)
     n_outputs = _n_outputs(chain)
     if init not in ("fresh", "keep"):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation
+from dladmm.activations.jumps import JumpFunction
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
 from dladmm.blocks.from_layer import blocks_of, layers_of
 from dladmm.errors import InputError, InputTypeError
@@ -111,6 +112,25 @@ def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
     if any(block.own_variables for block in chain):
         return (RECURRENT_LINKS,) * len(outputs)
     return tuple(1.0 / math.prod(v.shape[2:]) for v in outputs)
+
+
+JUMPS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
+STAIRS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
+"""Accelerated mode where activations jump once, and where they have levels at given places (docs/any_network.md)."""
+
+
+def jump_settings(chain: Chain) -> dict[str, Any]:
+    """What accelerated mode takes for such a chain in the place of its usual settings, where none are given.
+
+    Signs fit noise sooner than other networks. They have no unit of length, so the initial scale is that of the last
+    layer alone. Levels do have one: z must reach them, so there inputs stay as they are and weights have He's size.
+    """
+    jumps = [
+        b.activation for b in chain if isinstance(b, Elementwise) and isinstance(b.activation, JumpFunction)
+    ]
+    if any(len(jump.pieces()) > 2 for jump in jumps):
+        return STAIRS
+    return JUMPS if jumps else {}
 
 
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:

@@ -129,8 +129,9 @@ class TrainOptions:
             raise InputError(
                 "mode='accelerated' starts feasible and sets rho itself: leave start and rho_rule out."
             )
-        if self.mode == "convergent" and self.dropout > 0:
-            raise InputError("dropout is a setting of mode='accelerated'.")
+        for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
+            if self.mode == "convergent" and used:
+                raise InputError(f"{name} is a setting of mode='accelerated'.")
         if self.start not in get_args(Start):
             raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
@@ -149,7 +150,7 @@ PAPER = TrainOptions(
 
 ACCELERATED = TrainOptions(
     mode="accelerated",
-    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5, map_damping=2.0),
+    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5, map_damping=2.0, ramps=True),
     dropout=0.2,
     scale_inputs=True,
     init_scale=0.41,

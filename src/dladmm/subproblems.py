@@ -41,6 +41,8 @@ class SubproblemOptions:
         A hidden linear layer with n inputs behind an image (Flatten or pooling before it): its damping is ``damping``
         times this times sqrt(n), between the mean eigenvalue and the trace. Such a layer has so many inputs that it
         would fit whatever is asked of it and leave nothing for the convolutions. ``None`` treats it like the others.
+    ``ramps``
+        A sweep of accelerated mode sees the ramp through a jump instead of the jump (:mod:`dladmm.blocks.ramp`).
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
     ``max_backtracks``
@@ -55,6 +57,7 @@ class SubproblemOptions:
     damping: float = 0.1
     last_damping: float | None = None
     map_damping: float | None = None
+    ramps: bool = False
     tau_per_sample: bool = False
     max_backtracks: int = 60
 
@@ -68,7 +71,8 @@ class SubproblemOptions:
         plain(self, "damping", float, "a number >= 0", lambda v: v >= 0)
         for name in ("last_damping", "map_damping"):
             plain(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
-        plain(self, "tau_per_sample", bool, "True or False")
+        for name in ("ramps", "tau_per_sample"):
+            plain(self, name, bool, "True or False")
         plain(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
 
     def damping_of(self, n_in: int, *, last: bool) -> float:

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.base import checked_weight
+from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.ramp import ramp_through, update_on_ramp
 from dladmm.passes import one_pass
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import SubproblemOptions, squared_norm
@@ -51,8 +53,10 @@ class Elementwise(Block):
         return []
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
-        """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14."""
+        """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14; jumps also on their ramp."""
         weight = checked_weight(term.weight / anchor.weight)
+        if scope.options.ramps and isinstance(self.activation, JumpFunction):
+            return [update_on_ramp(self.activation, v, weight, anchor, term, scope)]
         squared = _solve(
             v,
             term.prediction,
@@ -71,6 +75,10 @@ class Elementwise(Block):
         return self.pull_back(params, v, term.prediction, term.weight * term.residual())
 
     def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
+        if isinstance(
+            self.activation, JumpFunction
+        ):  # only resynchronised sweeps ask: what they see is the ramp
+            return ramp_through(self.activation, v).slope(v) * force
         return self.activation.derivative(v) * force
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:

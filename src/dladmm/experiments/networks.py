@@ -6,7 +6,7 @@
 Prints one JSON object (progress goes to standard error); with ``--out`` the methods are added to those in the file.
 ``--network cnn`` has two convolutions and one hidden linear layer; ``elman`` and ``gru`` read an image row by row;
 ``sign`` is an MLP of one hidden layer of 400 signs, beside it Adam on the straight-through estimator. Full batch,
-float32; accelerated mode with no setting given (signs: convergent mode as in examples/sign_network.py), Adam at 1e-3.
+float32; accelerated mode with no setting given (signs: pixels as they are), Adam at 1e-3.
 ``--held-out N`` measures on N training images that are left out instead of on the test set, to choose settings by.
 """
 
@@ -27,16 +27,16 @@ from dladmm.api import train
 from dladmm.atomic import replacing
 from dladmm.chain import Chain, mlp
 from dladmm.experiments.accelerated import Watch, summary
+from dladmm.machine import describe
 from dladmm.progress import ProgressBar
 from dladmm.recurrent_module import Recurrent
+from dladmm.validation import check_device
 
 NETWORKS = ("cnn", "elman", "gru", "sign")
 DATASETS = ("digits", "mnist", "fashion_mnist")
 METHODS = ("accelerated", "adam")
-SIGN: dict[str, Any] = {
-    "mode": "convergent", "nu": 10.0, "damping": 1.0, "init_scale": 1.0, "regularizer": {"name": "l2", "strength": 3.0},
-}  # fmt: skip
-"""How networks of signs are trained: resynchronised signs give no signal, so accelerated mode is not for them."""
+SIGN: dict[str, Any] = {"scale_inputs": False}
+"""Networks of signs see pixels as they are: centred ones generalise worse (docs/any_network.md)."""
 
 
 def cnn(pixels: int) -> nn.Sequential:
@@ -108,8 +108,8 @@ def run(
         "diagnostics_every": iterations,
     } | changes
     if method == "accelerated":
-        own = SIGN if name == "sign" else {"mode": "accelerated"}
-        return summary(train(*given, **own | settings), watch)
+        own = SIGN if name == "sign" else {}
+        return summary(train(*given, mode="accelerated", **own | settings), watch)
     return summary(baselines.train(method, *given, **settings), watch)
 
 
@@ -147,7 +147,10 @@ def main(arguments: list[str] | None = None) -> None:
             k: round(statistics.fmean(r["test_accuracy"][k] for r in runs), 5)
             for k in runs[0]["test_accuracy"]
         }
-        found["methods"][method] = {"command": _shown(chosen, method), "mean": means, "runs": runs}
+        where = describe(check_device(chosen.device))["device"]
+        found["methods"][method] = {
+            "command": _shown(chosen, method), "device": where, "mean": means, "runs": runs,
+        }  # fmt: skip
         if chosen.out is not None:
             with replacing(chosen.out) as file:
                 file.write((json.dumps(found, indent=1) + "\n").encode())
