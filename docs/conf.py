@@ -52,7 +52,8 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 os.environ.setdefault("PYTHONWARNINGS", "ignore")
-os.environ["IPYTHONDIR"] = str(HERE / "_build" / ".ipython")  # nobody's own profile, and a kernel that says little
+# Nobody's own profile, and a kernel that says little
+os.environ["IPYTHONDIR"] = str(HERE / "_build" / ".ipython")
 PROFILE = HERE / "_build" / ".ipython" / "profile_default"
 PROFILE.mkdir(parents=True, exist_ok=True)
 (PROFILE / "ipython_kernel_config.py").write_text("c.IPKernelApp.log_level = 40\n", encoding="utf-8")
