@@ -59,16 +59,30 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: turns the library's own errors into a line or two and exit code 2."""
+    """Entry point: an error is a line or two on standard error; --debug shows where it came from.
+
+    Exit code 2 for what the user can mend (input, files, folders, a full disk), 1 for a fault of the library itself.
+    """
     try:
         app()
-    except DladmmError as error:
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
+        message, code = _words(error)
         if "--json" in sys.argv:
-            typer.echo(json.dumps({"error": str(error)}))
-        typer.echo(f"dladmm: {error}", err=True)
-        sys.exit(2)
+            typer.echo(json.dumps({"error": message}))
+        typer.echo(f"dladmm: {message}", err=True)
+        sys.exit(code)
+
+
+def _words(error: Exception) -> tuple[str, int]:
+    if isinstance(error, DladmmError):
+        return str(error), 2
+    if isinstance(error, OSError):
+        return f"{error}; check the path, its permissions and the free space.", 2
+    if isinstance(error, MemoryError):
+        return "out of memory; take fewer rows, a narrower network, or --max-memory.", 2
+    return f"unexpected {type(error).__name__}: {error}. Run it again with --debug and report the fault.", 1
 
 
 if __name__ == "__main__":

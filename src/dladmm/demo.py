@@ -57,7 +57,7 @@ def show(result: Result, title: str) -> None:
     for heading in ("iteration", "loss", "Lagrangian", "residual", "train accuracy", "test accuracy"):
         table.add_column(heading, justify="right")
     n = result.history.n_iter
-    for k in [k for k in (1, 2, 5, 10, 20, 50, 100, 150, 200) if k < n] + [n]:
+    for k in [k for k in (1, 2, 5, 10, 20, 50, 100, 150, 200) if k < n] + [n] * (n > 0):
         row = result.history.row(k - 1)
         columns = ("loss", "lagrangian", "primal_residual", "train_accuracy", "val_accuracy")
         formats = (".4f", ".2f", ".2e", ".4f", ".4f")

@@ -12,6 +12,17 @@ from dladmm.errors import DataError, InputError
 RESUMABLE = {"max_iter", "device", "out", "max_memory"}
 """What may differ when a run is taken up again."""
 
+KINDS: dict[str, tuple[type, ...]] = {
+    "max_iter": (int,),
+    "seed": (int,),
+    "rho": (int, float),
+    "nu": (int, float),
+    "test_fraction": (int, float),
+    "max_memory": (int, str),
+    "hidden": (tuple,),
+}
+"""Types of the settings; those not named are text."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -41,6 +52,8 @@ class RunConfig:
     out: str | None = None
 
     def __post_init__(self) -> None:
+        if self.network not in ("mlp", "gcn"):
+            raise InputError(f"network must be mlp or gcn, got {self.network!r}.")
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
         if len(sources) != 1:
             given = " and ".join(f"--{name}" for name in sources) or "none"
@@ -118,7 +131,11 @@ def read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: bad TOML, bad UTF-8, a number of 5,000 digits
         raise DataError(f"{path} is not a TOML file: {error}") from error
 
 
@@ -127,21 +144,13 @@ def _checked(settings: dict[str, Any]) -> RunConfig:
     unknown = sorted(set(settings) - known)
     if unknown:
         raise InputError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-    if isinstance(settings.get("hidden"), (list, tuple)):
+    if isinstance(settings.get("hidden"), list):
         settings["hidden"] = tuple(settings["hidden"])
-    wrong = [
-        name
-        for name, kind in (
-            ("max_iter", int),
-            ("seed", int),
-            ("activation", str),
-            ("loss", str),
-            ("device", str),
-        )
-        if name in settings and (not isinstance(settings[name], kind) or isinstance(settings[name], bool))
-    ]
-    if wrong:
-        raise InputError(f"setting {wrong[0]} has the wrong type: {settings[wrong[0]]!r}.")
+    for name, value in settings.items():
+        kinds = KINDS.get(name, (str,))
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            words = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"setting {name} has the wrong type: {value!r}; it must be {words}.")
     return RunConfig(**settings)
 
 

@@ -13,6 +13,8 @@ from sklearn.model_selection import train_test_split
 from dladmm import datasets
 from dladmm.datasets import GraphData, ImageData
 from dladmm.errors import InputError
+from dladmm.graph import check_node_features
+from dladmm.graph_api import MOST_CLASSES
 from dladmm.losses import get_loss
 from dladmm.run_config import RunConfig
 from dladmm.tables import read_csv, read_npz
@@ -77,16 +79,36 @@ def load_graph(config: RunConfig) -> Any:
         return data
     import torch
 
-    arrays = read_npz(Path(str(config.npz)), ("x", "edge_index", "y", "train_mask"))
-    y = torch.from_numpy(arrays["y"].astype(np.int64))
+    path = Path(str(config.npz))
+    arrays = read_npz(path, ("x", "edge_index", "y", "train_mask"))
+    y, edges = (_whole(arrays[name], name, path) for name in ("y", "edge_index"))
+    if y.ndim != 1 or len(y) == 0 or int(y.max()) >= MOST_CLASSES:
+        raise InputError(f"{path}: y must hold one class a node, numbered 0, 1, 2, ...; got {y.shape}.")
     none = np.zeros(len(y), dtype=bool)
     train, val, test = (
-        torch.from_numpy(arrays.get(f"{part}_mask", none).astype(bool)) for part in ("train", "val", "test")
+        torch.from_numpy(_whole(arrays.get(f"{part}_mask", none), f"{part}_mask", path) != 0)
+        for part in ("train", "val", "test")
     )
-    x = torch.from_numpy(arrays["x"].astype(np.float32))
-    edges = torch.from_numpy(arrays["edge_index"].astype(np.int64))
-    name = Path(str(config.npz)).stem
-    return GraphData(x, edges, y, train, val, test, n_classes=int(y.max()) + 1, name=name)
+    x = check_node_features(arrays["x"], torch.float32)
+    features = torch.from_numpy(np.asarray(x, dtype=np.float32))
+    classes = int(y.max()) + 1
+    return GraphData(
+        features,
+        torch.from_numpy(edges),
+        torch.from_numpy(y),
+        train,
+        val,
+        test,
+        n_classes=classes,
+        name=path.stem,
+    )
+
+
+def _whole(array: Array, name: str, path: Path) -> Array:
+    """Whole numbers as int64; what is not one is refused, not cut off."""
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and not (array == np.rint(array)).all()):
+        raise InputError(f"{path}: {name} must hold whole numbers, got dtype {array.dtype} with others.")
+    return array.astype(np.int64)
 
 
 def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
@@ -109,12 +131,15 @@ def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) ->
 def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
     """Labels as 0..C-1 with their names, or real targets as columns."""
     if get_loss(loss).kind == "classification":
+        if y.ndim != 1 or len(y) == 0:
+            raise InputError(f"the target must hold one label a row, got shape {y.shape}.")
         classes, encoded = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"the target holds one class only ({classes[0]}); at least two are needed.")
         return encoded, len(classes), [c.item() for c in classes]
     try:
-        target = y.astype(np.float64).reshape(len(y), -1)
+        target = np.atleast_1d(y).astype(np.float64)
+        target = target.reshape(len(target), -1)
     except ValueError as error:
         raise InputError(f"the target must be numbers for loss {loss}: {error}") from error
     return target, target.shape[1], None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from dladmm.errors import DataError, InputError
 
 Array = NDArray[Any]
+
+SMALL_ARCHIVE, MOST_UNPACKED = 2**30, 100
+"""An npz file may hold a gigabyte, or a hundred times its own size, whichever is more."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,26 @@ def _number(text: str, path: Path, row: int, column: str) -> float:
     return value
 
 
+def _check_archive(path: Path) -> None:
+    """What the archive declares to hold, before anything is unpacked: a bomb is small and holds nearly everything."""
+    with zipfile.ZipFile(path) as archive:
+        declared = sum(member.file_size for member in archive.infolist())
+    allowed = max(SMALL_ARCHIVE, MOST_UNPACKED * path.stat().st_size)
+    if declared > allowed:
+        raise DataError(
+            f"{path} declares {declared:,} bytes unpacked, more than the {allowed:,} that a file of its size may hold; "
+            "save it with numpy.savez instead of savez_compressed."
+        )
+
+
 def read_npz(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of an npz file; those in ``needed`` must be there. Pickled arrays are refused."""
     try:
+        _check_archive(path)
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
+    except DataError:
+        raise
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
