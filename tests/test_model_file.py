@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import DataError, InputError, Status, mlp, train
+from dladmm import DataError, InputError, Recurrent, Status, mlp, train
 from dladmm.activations import ACTIVATIONS, get_activation
+from dladmm.blocks.from_layer import layers_of
 from dladmm.checkpoint import load, load_model, save, save_model
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.losses import CallableLoss, get_loss
+from dladmm.model_file import WeightsOnly
 
 SPECS = [*ACTIVATIONS, {"name": "leaky_relu", "slope": 0.3}, {"name": "quantised", "levels": 5}]
 
@@ -88,13 +90,111 @@ def test_it_can_be_trained_on(tmp_path, result):
     assert not torch.equal(module[0].weight, result.module[0].weight)
 
 
+class Doubled(nn.Module):
+    """A module of the user's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+        self.register_buffer("factor", torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.factor * self.inner(x)
+
+
+def image_network():
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.ZeroPad2d(1), nn.Conv2d(1, 4, 3, padding=1, stride=2), nn.BatchNorm2d(4),
+        nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 2, groups=2, bias=False), nn.GELU(), nn.AvgPool2d(1),
+        nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 3),
+    )  # fmt: skip
+
+
+def sequence_network(kind, **settings):
+    recurrent = Recurrent(kind(4, 5, batch_first=True, **settings))
+    return nn.Sequential(nn.Unflatten(1, (16, 4)), recurrent, nn.Sequential(nn.Tanh(), nn.Linear(5, 3)))
+
+
 @pytest.mark.parametrize(
-    "layer", [nn.Dropout(), nn.GELU(), nn.Conv1d(1, 1, 1), nn.Sequential(nn.Linear(2, 2))]
+    "module",
+    [
+        image_network(),
+        sequence_network(nn.RNN, nonlinearity="relu"),
+        sequence_network(nn.GRU, bias=False),
+        sequence_network(nn.LSTM),
+        nn.Sequential(nn.Unflatten(1, (4, 16)), nn.Conv1d(4, 3, 3, padding="same"), nn.GroupNorm(1, 3),
+                      nn.PReLU(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(24, 3)),
+    ],
+    ids=["images", "elman", "gru", "lstm", "signals"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_known_layer_comes_back(tmp_path, module, dtype):
+    module = module.to(dtype)
+    x = torch.randn(9, 64, dtype=dtype)
+    module(x)  # running statistics that are not those of a fresh layer
+    module.eval()
+    save_model(module, tmp_path / "m")
+    before = torch.get_rng_state()
+    loaded = load_model(tmp_path / "m").module
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(loaded(x), module(x))
+    assert [type(layer) for layer in loaded] == [type(layer) for layer in layers_of(module)]
+    assert all(p.requires_grad and p.dtype == dtype for p in loaded.parameters())
+
+
+@pytest.mark.parametrize("network", [image_network, lambda: sequence_network(nn.GRU)], ids=["cnn", "rnn"])
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_results_of_any_network_come_back(tmp_path, network, mode):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 64)), rng.integers(0, 3, 20)
+    result = train(network(), X, y, max_iter=2, mode=mode)
+    result.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    x = torch.randn(7, 64)
+    assert torch.equal(loaded.module(x), result.module(x))
+    for first, second in zip(loaded.state.outputs, result.state.outputs, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_of_code_only_the_weights_are_kept(tmp_path):
+    def network():
+        return nn.Sequential(nn.Linear(4, 6), Doubled(), nn.Linear(6, 2))
+
+    module = network()
+    with pytest.warns(WeightsOnly, match="Doubled is code"):
+        save_model(module, tmp_path / "m")
+    with pytest.raises(DataError, match=r"layer 1 is a Doubled.*load_model\(path, module=network\)"):
+        load_model(tmp_path / "m")
+    mine, x = network(), torch.randn(5, 4)
+    before = mine(x)
+    assert torch.equal(load_model(tmp_path / "m", module=mine).module(x), module(x))
+    assert torch.equal(mine(x), before)
+    with pytest.raises(DataError, match="the network has 3 layers, the module given 1"):
+        load_model(tmp_path / "m", module=nn.Linear(4, 2))
+    with pytest.raises(DataError, match="layer 1, Linear, has a"):
+        load_model(tmp_path / "m", module=nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda m: m["layers"][2]["arguments"].update(out_channels=2**40),
+            "has a weight of shape|describes no network",
+        ),
+        (lambda m: m["layers"][2]["arguments"].update(hook="x"), "other arguments than a Conv2d"),
+        (lambda m: m["layers"][2].update({"class": "Module"}), "describes no network"),
+        (lambda m: m["layers"][2].update(arguments=[1]), "describes no network"),
+        (lambda m: m["layers"][3]["arguments"].update(affine=False), "layer 3, BatchNorm2d, has a"),
+    ],
 )
-def test_layers_that_would_need_code_are_refused(tmp_path, layer):
-    with pytest.raises(InputError, match=f"cannot describe {type(layer).__name__}.*state_dict"):
-        save_model(nn.Sequential(nn.Linear(2, 2), layer, nn.Linear(2, 2)), tmp_path / "m")
-    assert list(tmp_path.iterdir()) == []
+def test_made_up_layers_are_refused(tmp_path, change, message):
+    save_model(image_network(), tmp_path / "m")
+    tensors, meta = load(tmp_path / "m", "model")
+    change(meta)
+    save(tmp_path / "m", "model", tensors, meta)
+    with pytest.raises(DataError, match=message):
+        load_model(tmp_path / "m")
 
 
 def test_other_modules_and_losses_that_are_code_are_refused(tmp_path):

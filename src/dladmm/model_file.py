@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from dladmm.activations import from_module as activation_of
-from dladmm.activations import get_activation
+from dladmm.blocks.from_layer import layers_of
 from dladmm.container import load, save
 from dladmm.errors import DataError, DladmmError, InputError
-from dladmm.graph_module import GraphLayer, GraphNetwork
+from dladmm.graph_module import GraphNetwork
 from dladmm.history import History
+from dladmm.layer_file import build, describe
 from dladmm.losses import LOSSES, Loss, get_loss
 from dladmm.state import State
 from dladmm.status import Status
 
 if TYPE_CHECKING:
     from dladmm.trainer import Result
+
+
+class WeightsOnly(UserWarning):
+    """A layer is code of the user's, of which a file holds the weights alone."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,10 @@ def save_model(
 ) -> None:
     """Write a trained network to one file.
 
-    ``model`` is a Result, or a module: an ``nn.Sequential`` of Linear and known activations, or a graph network of
-    this library. ``extra`` is what else you want to find again, as JSON can hold it (class names, say). ``state``
-    also keeps the last iterate (z, a, u), which is as large as the training data.
+    ``model`` is a Result, or a module: an ``nn.Sequential`` of layers that torch and this library provide, or a graph
+    network of this library. Of a layer of your own only the weights are kept, with a warning (:class:`WeightsOnly`),
+    and :func:`load_model` asks you for the network. ``extra`` is what else you want to find again, as JSON can hold it
+    (class names, say). ``state`` also keeps the last iterate (z, a, u), which is as large as the training data.
     """
     module = model if isinstance(model, nn.Module) else model.module
     layers, tensors = _described(module)
@@ -72,11 +78,20 @@ def save_model(
     save(path, "model", tensors, meta)
 
 
-def load_model(path: str | os.PathLike[str]) -> SavedModel:
-    """The network of a file that :func:`save_model` wrote, on the CPU, with what was saved beside it."""
+def load_model(path: str | os.PathLike[str], *, module: nn.Module | None = None) -> SavedModel:
+    """The network of a file that :func:`save_model` wrote, on the CPU, with what was saved beside it.
+
+    ``module`` is needed where layers are code of your own: a network of the same layers, which is left as it is.
+    """
     tensors, meta = load(path, "model")
+    given = None if module is None else layers_of(module)
     try:
-        layers = [_built(spec, l, tensors) for l, spec in enumerate(meta["layers"])]
+        if given is not None and len(given) != len(meta["layers"]):
+            raise InputError(f"the network has {len(meta['layers'])} layers, the module given {len(given)}.")
+        layers = [
+            build(spec, l, tensors, None if given is None else given[l])
+            for l, spec in enumerate(meta["layers"])
+        ]
         graph = {"graph": True, "sequential": False}[meta["network"]]
         result = meta.get("result")
         return SavedModel(
@@ -88,76 +103,37 @@ def load_model(path: str | os.PathLike[str]) -> SavedModel:
             certificate=None if result is None else dict(result["certificate"]),
             state=_state(tensors, meta["state"]) if "state" in meta else None,
         )
-    except (DladmmError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (DladmmError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise DataError(f"{path} describes no network that this library can build: {error}") from error
 
 
 def _described(module: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Every layer as JSON can hold it, and the parameters by name."""
-    if isinstance(module, GraphNetwork):
-        layers = list(module.layers)
-    else:
-        layers = [module] if isinstance(module, nn.Linear) else list(module.children())
-        if not isinstance(module, (nn.Sequential, nn.Linear)):
-            raise _unknown(module)
-    specs: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {}
-    for l, layer in enumerate(layers):
-        if isinstance(layer, GraphLayer):
-            n_out, n_in = layer.weight.shape
-            specs.append({"type": "graph", "n_in": n_in, "n_out": n_out, "f": _spec(layer.activation)})
-        elif type(layer) is nn.Linear:
-            bias = layer.bias is not None
-            specs.append(
-                {"type": "linear", "n_in": layer.in_features, "n_out": layer.out_features, "bias": bias}
-            )
-        else:
-            specs.append({"type": "activation", "f": _spec(layer)})
-        parameters = layer.named_parameters(recurse=False)
-        tensors |= {f"layers.{l}.{name}": p for name, p in parameters}
+    """Every layer as JSON can hold it, and the parameters and statistics by name."""
+    if not isinstance(module, (GraphNetwork, nn.Sequential, nn.Linear)):
+        raise InputError(
+            f"a model file cannot describe {type(module).__name__}: it holds an nn.Sequential. Save a Result of train, "
+            "or module.state_dict() and build the module yourself."
+        )
+    layers = list(module.layers) if isinstance(module, GraphNetwork) else layers_of(module)
+    specs = [describe(layer) for layer in layers]
+    own = [spec["class"] for spec in specs if spec["type"] == "own"]
+    if own:
+        warnings.warn(
+            f"{', '.join(own)} is code, which a file does not hold: only the weights are saved, and "
+            "load_model(path, module=network) puts them into a network that you build.",
+            WeightsOnly,
+            stacklevel=3,
+        )
+    tensors = {
+        f"layers.{l}.{name}": t for l, layer in enumerate(layers) for name, t in layer.state_dict().items()
+    }
     return specs, tensors
-
-
-def _spec(layer: nn.Module) -> dict[str, Any]:
-    activation = activation_of(layer)
-    if activation is None:
-        raise _unknown(layer)
-    return activation.to_spec()
-
-
-def _unknown(module: nn.Module) -> InputError:
-    return InputError(
-        f"a model file cannot describe {type(module).__name__}: it holds an nn.Sequential of nn.Linear and the "
-        "library's activations. Save result.module.state_dict() instead and build the module yourself."
-    )
 
 
 def _loss_spec(loss: Loss) -> dict[str, Any]:
     if type(loss) not in LOSSES.values():
         raise InputError(f"loss {loss.name!r} is code, which a file does not hold; pass loss=None.")
     return loss.to_spec()
-
-
-def _built(spec: dict[str, Any], l: int, tensors: dict[str, Tensor]) -> nn.Module:
-    """One layer; sizes are checked against the tensors before anything is made of them."""
-    if spec["type"] == "activation":
-        return get_activation(spec["f"]).module()
-    weight = tensors[f"layers.{l}.weight"]
-    n_in, n_out = spec["n_in"], spec["n_out"]
-    if tuple(weight.shape) != (n_out, n_in) or not weight.is_floating_point():
-        raise ValueError(f"layer {l} of {n_in} -> {n_out} has a weight of shape {tuple(weight.shape)}.")
-    if spec["type"] == "graph":
-        return GraphLayer(weight, get_activation(spec["f"]).module())
-    if spec["type"] != "linear":
-        raise ValueError(f"layer {l} has the unknown type {spec['type']!r}.")
-    layer = nn.Linear(n_in, n_out, bias=spec["bias"], device="meta")  # no memory, no random numbers
-    layer.weight = nn.Parameter(weight)
-    if spec["bias"]:
-        bias = tensors[f"layers.{l}.bias"]
-        if tuple(bias.shape) != (n_out,) or bias.dtype != weight.dtype:
-            raise ValueError(f"layer {l} of {n_in} -> {n_out} has a bias of shape {tuple(bias.shape)}.")
-        layer.bias = nn.Parameter(bias)
-    return layer
 
 
 def _state_tensors(state: State) -> dict[str, Tensor]:
