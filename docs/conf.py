@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -41,7 +42,7 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 copybutton_exclude = ".linenos, .gp, .go"
 
-myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
 myst_heading_anchors = 3
 
 # Tutorials and pages with cells are run anew for every change; a failing cell fails the build.
@@ -60,28 +61,21 @@ PROFILE.mkdir(parents=True, exist_ok=True)
 
 autodoc_default_options = {
     "members": True,
-    "show-inheritance": True,
     "member-order": "bysource",
     "exclude-members": "get_metadata_routing, "
     + ", ".join(f"set_{name}_request" for name in ("fit", "predict", "predict_proba", "score")),
 }
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 
-# Names that live elsewhere, bases without a page, and modules whose parts are documented but not they themselves
+# What signatures are cut into, and two names that their docstrings give without their module
 nitpick_ignore_regex = [
-    (r"py:.*", r"(torch|numpy|np|sklearn|scipy|nn|collections|abc|enum|pathlib|typing)\..*"),
-    (r"py:class", r"Module|optional"),
-    (r"py:class", r"dladmm\.(_spec\.Named|estimator_file\.Saved|estimators\._MLP|rows\.Source)"),
-    (
-        r"py:class",
-        r"dladmm\.callbacks\.loggers\.(_FileLogger|Logger)|dladmm\.activations\.jumps\.JumpFunction",
-    ),
-    (r"py:class", r"dladmm\.losses\.(classification\.Classification|regression\.Regression)"),
-    (r"py:mod", r"dladmm\..*"),
-    (r"py:(func|meth)", r"argmin|estimated|majorised_length|save_model"),
+    (r"py:class", r"dict\[str|optional|Tensor|Module"),
+    (r"py:obj", r"typing\.Literal\[.*"),
+    (r"py:func", r"estimated|save_model"),
 ]
 
 
@@ -128,6 +122,32 @@ class PagesNamedInProse(SphinxPostTransform):
                 literal.replace_self(nodes.reference("", title, refuri=uri, internal=True))
 
 
+def _exists_elsewhere(_app: Sphinx, _env: Any, node: Any, shown: Any) -> Any:
+    """A name without a page, of torch or of a helper, is shown without a link; one that does not exist is a warning."""
+    if node.get("refdomain") != "py":
+        return None
+    within = [node.get("py:module"), node.get("py:class")]
+    target = node["reftarget"]
+    for parts in ([target], [within[0], target], [*within, target]):
+        if None not in parts and _exists(".".join(parts)):
+            return shown
+    return None
+
+
+def _exists(name: str) -> bool:
+    parts = name.split(".")
+    found: Any = None
+    for i, part in enumerate(parts):
+        if hasattr(found, part):
+            found = getattr(found, part)
+            continue
+        try:
+            found = importlib.import_module(".".join(parts[: i + 1]))
+        except ImportError:
+            return False
+    return True
+
+
 LITERAL = re.compile(r"(``.*?``|:\w+:`.*?`)")
 
 
@@ -159,4 +179,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_post_transform(PagesNamedInProse)
     app.connect("autodoc-process-docstring", _plain_signs)
     app.connect("source-read", _existing_pages)
+    app.connect("missing-reference", _exists_elsewhere)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
