@@ -99,6 +99,11 @@ def gap(out: Tensor, prediction: Tensor, target: Tensor, rows: Tensor | None) ->
     return nothing(out)
 
 
+def by_columns(W: Tensor) -> Tensor:
+    """W, on a GPU stored by columns: a product with N rows from the left is a tenth faster then, and W is small."""
+    return W.T.contiguous().T if on_gpu(W) else W
+
+
 def column_sums(x: Tensor, rows: Tensor | None = None) -> Tensor:
     """``sum_i x_i``, every row as often as it counts, float64."""
     return x.sum(0).double() if rows is None else (rows.T @ x)[0].double()

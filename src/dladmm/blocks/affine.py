@@ -14,7 +14,7 @@ from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, blind, column_sums, gap, on_gpu
+from dladmm.passes import advance, blind, by_columns, column_sums, gap, on_gpu
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
 from dladmm.subproblems import (
@@ -365,7 +365,7 @@ class Affine(Block):
         return self.pull_back(params, v, term.prediction, term.weight * term.residual())
 
     def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
-        return force @ params["W"]
+        return force @ by_columns(params["W"])
 
 
 def _squared(products: Products, term: Term) -> Tensor:

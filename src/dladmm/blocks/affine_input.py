@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term
 from dladmm.blocks.quadratic_input import majorised_length, solved_step
-from dladmm.passes import blind, descend, gap, inner_products, on_gpu
+from dladmm.passes import blind, by_columns, descend, gap, inner_products
 from dladmm.rows import Again, over
 from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search, row_squared_norms
 
@@ -57,7 +57,7 @@ def exact_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: S
         if narrow:
             torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
         else:
-            torch.mm(gradient, inverse.T, out=move)  # symmetric: on a GPU the faster of two equal products
+            torch.mm(gradient, inverse, out=move)
         # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
         # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
         moved = torch.mm(move, W.T, out=scope.buffer("moved", part.prediction, part))
@@ -76,6 +76,4 @@ def _gradient(W: Tensor, a: Tensor, value: Tensor, c: float, part: Term, scope: 
     E = scope.buffer("gap", part.prediction, part)
     gap(E, part.prediction, part.target, None)
     difference = torch.sub(a, value, out=scope.buffer("gradient", a, part))
-    if on_gpu(W):  # by columns: a GPU has faster products for that (docs/performance.md), and W is small
-        W = W.T.contiguous().T
-    return difference.addmm_(E, W, alpha=c)
+    return difference.addmm_(E, by_columns(W), alpha=c)
