@@ -8,6 +8,7 @@ import torch
 
 from dladmm import CallableLoss, InputError, mlp, train
 from dladmm.api import EstimatedConstant
+from dladmm.certificate import Certificate
 from dladmm.losses import estimated
 
 RNG = np.random.default_rng(0)
@@ -38,7 +39,12 @@ def test_a_function_is_a_loss_whose_constant_is_estimated_and_said():
         result = train(mlp([4, 8, 2]), X, Y, loss=half_square, max_iter=20)
     assert pytest.approx(2.0, rel=1e-3) == result.certificate.H
     assert result.certificate.certified, str(result.certificate)
+    assert result.certificate.H_estimated
+    assert "H = 2 was estimated" in str(result.certificate)
+    assert Certificate.from_dict(result.certificate.to_dict()).H_estimated
     given = train(mlp([4, 8, 2]), X, Y, loss="squared", rho=6.0, max_iter=20)
+    assert not given.certificate.H_estimated
+    assert "estimated" not in str(given.certificate)
     assert result.history["loss"][-1] == pytest.approx(given.history["loss"][-1], rel=1e-2)
 
 

@@ -41,7 +41,8 @@ class Certificate:
 
     Attributes that end in ``_violations`` list the iterations (from 1) where a promise did not hold beyond
     rounding. ``exempt`` lists iterations the theory says nothing about: the first, where the start did not obey
-    Lemma 2, and those at which rho changed.
+    Lemma 2, and those at which rho changed. ``H_estimated`` says that H is no constant of the loss but an estimate
+    from the targets (:func:`dladmm.losses.estimated`): then what is claimed of the run is as good as the estimate.
     """
 
     H: float
@@ -67,6 +68,7 @@ class Certificate:
     follows_forward: bool = False
     accelerated: bool = False
     baseline: str | None = None
+    H_estimated: bool = False
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -111,7 +113,7 @@ class Certificate:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Certificate:
         """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
-        later = {"baseline"}  # files written before there was one lack it
+        later = {"baseline", "H_estimated"}  # files written before there were these lack them
         known = {
             name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
         }
@@ -194,6 +196,7 @@ def certify(
         follows_forward=follows_forward,
         accelerated=accelerated,
         baseline=baseline,
+        H_estimated=bool(getattr(engine.risk.loss, "H_estimated", False)),
     )
 
 

@@ -46,6 +46,7 @@ def sentences(c: Certificate) -> list[str]:
         if c.certified
         else "Not certified: " + _why_not(c),
         "  " + guarantee(c.rho, c.H, c.follows_forward),
+        *_of_estimate(c),
         f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
         + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
         f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
@@ -74,6 +75,7 @@ def _safeguarded(c: Certificate) -> list[str]:
     return [
         f"{head}: the true training objective did not rise in {fell} of {c.iterations} iterations.",
         "  " + guarantee(c.rho, c.H, accelerated=True),
+        *_of_estimate(c),
         *_seen_of_objective(c),
     ]
 
@@ -94,6 +96,15 @@ def _seen_of_objective(c: Certificate) -> list[str]:
         f"  Largest entry of any variable {c.largest_norm:.3g}.",
         f"  Recomputed from raw data: objective {c.lagrangian.recomputed:.6g} (reported {c.lagrangian.reported:.6g}), "
         f"which {agree}.",
+    ]
+
+
+def _of_estimate(c: Certificate) -> list[str]:
+    """H of a loss of the user's that was not given."""
+    if not c.H_estimated:
+        return []
+    return [
+        f"  H = {c.H:.4g} was estimated, as twice the largest curvature seen: no bound, and nothing here is better than it."
     ]
 
 

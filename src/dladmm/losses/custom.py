@@ -34,6 +34,7 @@ class CallableLoss(Loss):
     fn: Callable[[Tensor, Tensor], Tensor]
     H: float = math.nan
     kind: Kind = "regression"
+    H_estimated: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -115,4 +116,4 @@ def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
         raise InputError(
             "H could not be estimated: the loss has no finite curvature; give CallableLoss an H."
         )
-    return replace(loss, H=2 * largest)
+    return replace(loss, H=2 * largest, H_estimated=True)
