@@ -104,7 +104,7 @@ def _of_estimate(c: Certificate) -> list[str]:
     if not c.H_estimated:
         return []
     return [
-        f"  H = {c.H:.4g} was estimated, as twice the largest curvature seen: no bound, and nothing here is better than it."
+        f"  H = {c.H:.4g} was estimated as twice the largest curvature seen; what is said here is as good as that."
     ]
 
 
