@@ -46,16 +46,26 @@ class Saved:
             raise DataError(f"{path} holds {extra.get('estimator') or 'a bare network'}, not a {name}.")
         if saved.status is None or saved.history is None or saved.state is None or saved.certificate is None:
             raise DataError(f"{path} lacks what a fitted {name} needs.")
+        try:
+            certificate = Certificate.from_dict(saved.certificate)
+            result = Result(saved.status, saved.history, certificate, saved.module, saved.state)
+            return cls._restored(extra, result, saved.loss)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path} does not describe a fitted {name}: {error!r}") from error
+
+    @classmethod
+    def _restored(cls, extra: dict[str, Any], result: Result, loss: Loss | None) -> Self:
         estimator: Any = cls(**extra["parameters"])
-        result = Result(
-            saved.status, saved.history, Certificate.from_dict(saved.certificate), saved.module, saved.state
-        )
-        estimator._remember(result, saved.loss)
+        estimator._remember(result, loss)
+        last, first = (list(result.module.parameters())[place] for place in (-1, 0))
+        if extra["n_features_in"] != first.shape[1]:
+            raise ValueError(f"{extra['n_features_in']!r} features for a network of {first.shape[1]}")
         estimator.n_features_in_ = extra["n_features_in"]
         if extra["classes"] is not None:
-            estimator.classes_ = np.array(
-                extra["classes"]["values"], dtype=np.dtype(extra["classes"]["dtype"])
-            )
+            kind = np.dtype(extra["classes"]["dtype"])
+            estimator.classes_ = np.array(extra["classes"]["values"], dtype=kind)
+            if estimator.classes_.shape != (last.shape[0],):
+                raise ValueError(f"{estimator.classes_.shape} classes for {last.shape[0]} outputs")
         if extra["feature_names_in"] is not None:
             estimator.feature_names_in_ = np.array(extra["feature_names_in"], dtype=object)
         if extra["single"] is not None:
