@@ -22,6 +22,8 @@ result = dladmm.train(network, images(data.x_train), data.y_train, mode="acceler
 print(result)
 print(result.certificate)
 
+# %%
+# Every layer became a block; the network that comes out is the one that went in.
 with torch.no_grad():  # the network was trained in place and is an ordinary torch module
     accuracy = (network(images(data.x_test)).argmax(1) == data.y_test).double().mean()
 print(f"test accuracy {accuracy:.3f}")

@@ -25,7 +25,8 @@ data = datasets.load(
 ).to_pyg()  # or any torch_geometric.data.Data with x, edge_index, y, masks
 print(data)
 
-# rows="train" generalises better than the paper's problem, which lets every node's hidden row float (docs/graphs.md)
+# %%
+# rows="train" generalises better than the paper's problem, which lets every node's hidden row float (docs/graphs.md).
 gcn = GCNClassifier(
     hidden_layer_sizes=(128,),
     rows="train",

@@ -60,6 +60,8 @@ class Scale(nn.Module):
         return self.w * v
 
 
+# %%
+# In a chain it is a link like the library's own, and the certificate checks what it promised.
 data = dladmm.datasets.load("digits")
 chain = dladmm.Chain([Affine(64, 64), Gain(), Elementwise("relu"), Affine(64, 10)])
 result = dladmm.train(chain, data.x_train, data.y_train, max_iter=30)

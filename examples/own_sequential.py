@@ -20,7 +20,8 @@ with torch.no_grad():
     accuracy = (network(data.x_test).argmax(1) == data.y_test).double().mean()
 print(f"test accuracy {accuracy:.3f}")
 
-# fine-tune with torch.optim, as with any module
+# %%
+# Fine-tune with torch.optim, as with any module.
 optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
 for _ in range(20):
     optimiser.zero_grad()

@@ -17,6 +17,8 @@ from dladmm import MLPClassifier
 
 warnings.simplefilter("ignore", ConvergenceWarning)  # 30 iterations are enough to compare settings
 
+# %%
+# The estimator's parameters are searched like those of any other.
 X, y = load_wine(return_X_y=True)
 pipeline = make_pipeline(StandardScaler(), MLPClassifier(max_iter=30, random_state=0))
 grid = {

@@ -17,6 +17,8 @@ network = nn.Sequential(dladmm.Recurrent(nn.RNN(8, 32, batch_first=True)), nn.Li
 result = dladmm.train(network, rows(data.x_train), data.y_train, mode="accelerated", max_iter=30)
 print(result)
 
+# %%
+# The layer is used as any other.
 with torch.no_grad():
     accuracy = (network(rows(data.x_test)).argmax(1) == data.y_test).double().mean()
 print(f"test accuracy {accuracy:.3f}")

@@ -35,6 +35,8 @@ given = data.x_train, data.y_train
 adam = baselines.train("adam", layers, *given, max_iter=40)
 print(f"straight-through estimator with Adam, 40 epochs: test {accuracy(adam.module):.3f}")
 
+# %%
+# The same network without a pretended gradient.
 settings = {"nu": 10.0, "damping": 1.0, "init_scale": 1.0, "max_iter": 40}
 result = dladmm.train(
     dladmm.mlp([64, 400, 10], "sign"), *given, regularizer={"name": "l2", "strength": 3.0}, **settings
@@ -43,6 +45,8 @@ print(f"dlADMM, 40 iterations: test accuracy {accuracy(result.module):.3f}")
 print(f"hidden units take the values {result.module[:2](data.x_test).unique().tolist()}")
 print(result.certificate)
 
+# %%
+# Steps, and weights under a penalty or a constraint.
 for activation, penalty in (("step", {"name": "l1", "strength": 3.0}), ("relu", {"name": "non_negative"})):
     found = dladmm.train(
         dladmm.mlp([64, 100, 10], activation), *given, regularizer=penalty, **settings | {"max_iter": 20}

@@ -1,9 +1,13 @@
 """dladmm trains neural networks with ADMM instead of back-propagation.
 
-The public names; everything else may change without notice.
+The public names; everything else may change without notice. The estimators are imported when they are first asked for:
+scikit-learn takes longer to import than the rest of the library, and not everybody needs it.
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from dladmm import datasets
 from dladmm._version import __version__
@@ -13,17 +17,19 @@ from dladmm.certificate import Certificate
 from dladmm.chain import Chain, from_module, gcn, mlp
 from dladmm.checkpoint import SavedModel, load_model
 from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
-from dladmm.estimators import MLPClassifier, MLPRegressor
 from dladmm.graph_api import train_graph
-from dladmm.graph_estimator import GCNClassifier
 from dladmm.history import History
 from dladmm.losses import CallableLoss
-from dladmm.module_estimator import ModuleClassifier
 from dladmm.options import TrainOptions
 from dladmm.recurrent_module import Recurrent
 from dladmm.status import Status
 from dladmm.subproblems import SubproblemOptions
 from dladmm.trainer import ConvergenceNotGuaranteed, Result, Trainer
+
+if TYPE_CHECKING:
+    from dladmm.estimators import MLPClassifier, MLPRegressor
+    from dladmm.graph_estimator import GCNClassifier
+    from dladmm.module_estimator import ModuleClassifier
 
 __all__ = [
     "CallableLoss",
@@ -56,3 +62,21 @@ __all__ = [
     "train",
     "train_graph",
 ]
+
+_ESTIMATORS = {
+    "GCNClassifier": "dladmm.graph_estimator",
+    "MLPClassifier": "dladmm.estimators",
+    "MLPRegressor": "dladmm.estimators",
+    "ModuleClassifier": "dladmm.module_estimator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module 'dladmm' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_ESTIMATORS[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
