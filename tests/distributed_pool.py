@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,14 +20,14 @@ PATIENCE = 120
 """Seconds after which a test gives a task up: longer than any takes, shorter than anybody waits."""
 
 
-def work(rank, folder, pipe):
+def work(rank, size, seconds, folder, pipe):
     """A process of the pool: one group for every world size, and tasks until None comes."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     rendezvous = f"file://{folder}/rendezvous"
-    wait = timedelta(seconds=20)
-    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=SIZE, timeout=wait)
-    groups = {size: dist.new_group(list(range(size)), timeout=wait) for size in range(2, SIZE + 1)}
+    wait = timedelta(seconds=seconds)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=wait)
+    groups = {some: dist.new_group(list(range(some)), timeout=wait) for some in range(2, size + 1)}
     while (order := pipe.recv()) is not None:
         task, world, arguments = order
         try:
@@ -40,15 +41,17 @@ def work(rank, folder, pipe):
 class Pool:
     """Its processes are forked from one that has imported everything, so that starting them is quick."""
 
-    def __init__(self):
+    def __init__(self, size=SIZE, seconds=60):
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["dladmm", "torch.distributed", "distributed_tasks"])
         self._folder = tempfile.TemporaryDirectory()
         self.pipes, self.processes = [], []
-        for rank in range(SIZE):
+        for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=work, args=(rank, Path(self._folder.name), theirs), daemon=True)
+            settings = (rank, size, seconds, Path(self._folder.name), theirs)
+            process = context.Process(target=work, args=settings, daemon=True)
             process.start()
+            theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
 
@@ -66,14 +69,25 @@ class Pool:
         answers = []
         for rank, pipe in enumerate(self.pipes[:world]):
             assert pipe.poll(PATIENCE), f"rank {rank} of {world} does not answer"
-            answers.append(pipe.recv())
+            try:
+                answers.append(pipe.recv())
+            except (EOFError, ConnectionResetError):
+                answers.append((None, "the process is gone"))
         return answers
 
     def close(self):
         for pipe in self.pipes:
-            pipe.send(None)
+            with suppress(OSError):  # its process may have died
+                pipe.send(None)
         for process in self.processes:
-            process.join(10)
+            process.join(3)
             if process.is_alive():
                 process.kill()
+        self._folder.cleanup()
+
+    def kill(self):
+        """End processes that may be waiting for one that is gone."""
+        for process in self.processes:
+            process.kill()
+            process.join(10)
         self._folder.cleanup()

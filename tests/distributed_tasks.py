@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -12,6 +14,9 @@ import torch
 from dladmm import mlp, train
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
+from dladmm.distributed.cost import iteration_traffic
+from dladmm.distributed.traffic_log import TrafficLog
+from dladmm.options import make_options
 from dladmm.status import Status
 
 
@@ -178,3 +183,58 @@ def checkpointed(comm, folder, mode, stop=None, resume=False, max_iter=7):
     except MemoryError:
         return sorted(path.name for path in Path(folder).iterdir())
     return told(result) | {"resumed": str(callbacks[0].resumed_from)}
+
+
+def counted(comm, settings, n_rows):
+    """What the iterations of a run told, and what the formula says they tell."""
+    settings = {"max_iter": 6, "diagnostics_every": 100, "eps_abs": 0.0, "eps_rel": 0.0} | settings
+    X, y = data(n_rows)
+    chain, log, refusals = mlp([5, 7, 6, 3]), TrafficLog(), Refusals()
+    quietly(train, chain, X, y, communicator=comm, callbacks=[log, refusals], **settings)
+    dtype = getattr(torch, settings.pop("dtype", "float32"))
+    penalty = settings.pop("regularizer", "auto")
+    options = make_options(**settings)
+    formula = [
+        iteration_traffic(
+            chain,
+            options,
+            options.penalty(penalty),
+            n_rows,
+            dtype,
+            attempts=attempts,
+            dropping=int(options.dropout > 0),
+        )
+        for attempts in refusals.attempts
+    ]
+    told = [(t.calls, t.bytes) for t in log.iterations]
+    return told, [(t.calls, t.bytes) for t in formula], refusals.attempts
+
+
+class Refusals(Callback):
+    """How many attempts each iteration took."""
+
+    def on_train_begin(self, trainer):
+        self.attempts, self._before = [], 0
+
+    def on_epoch_end(self, trainer):
+        refused = getattr(trainer.method, "refused", 0)
+        self.attempts.append(1 + refused - self._before)
+        self._before = refused
+
+
+class Fails(Callback):
+    """One rank dies or hangs in the middle of a run."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def on_epoch_end(self, trainer):
+        if trainer.comm.rank == 1 and trainer.history.n_iter == 3:
+            if self.how == "dies":
+                os._exit(9)
+            time.sleep(30)
+
+
+def failing(comm, how):
+    X, y = data()
+    train(mlp([5, 7, 3]), X, y, callbacks=[Fails(how)], communicator=comm, max_iter=1000)

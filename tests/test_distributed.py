@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+import time
 
 import numpy as np
 import pytest
 
 import distributed_tasks as tasks
 from distributed_pool import Pool
+from dladmm.checkpoint import checkpoints
 
 WORLDS = (2, 3, 4)
 
@@ -219,3 +222,73 @@ def test_a_snapshot_of_other_data_is_refused(pool, tmp_path):
     pool.run(tasks.checkpointed, 2, tmp_path, "convergent", 3)
     for _, error in pool.outcomes(tasks.checkpointed, 3, tmp_path, "accelerated", None, True):
         assert "the snapshot is of a run with dladmm convergent" in error
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"w_solver": "quadratic", "a_solver": "quadratic"},
+        {"w_solver": "quadratic", "a_solver": "quadratic", "dtype": "float64", "regularizer": "l2"},
+        {"w_solver": "quadratic", "a_solver": "quadratic", "tau_per_sample": True},
+        {},
+        {"dtype": "float64"},
+        {"mode": "accelerated", "dropout": 0.0},
+        {"mode": "accelerated"},
+        {"mode": "accelerated", "regularizer": None, "dropout": 0.0, "w_solver": "quadratic"},
+    ],
+)
+def test_what_is_told_is_what_the_formula_says_whatever_the_number_of_samples(pool, settings):
+    seen = set()
+    for n_rows, world in ((61, 2), (240, 3)):
+        for told, formula, attempts in pool.run(tasks.counted, world, settings, n_rows):
+            ordinary = [
+                k for k in range(1, 5) if attempts[k] == 1
+            ]  # the first tells of the data, the last measures
+            assert [told[k] for k in ordinary] == [formula[k] for k in ordinary]
+            assert ordinary
+            seen |= {told[k] for k in ordinary}
+    assert len(seen) == 1
+
+
+def test_few_samples_for_the_width_tell_what_the_formula_says(pool):
+    told, formula, _ = pool.run(tasks.counted, 2, {"w_solver": "quadratic"}, 17)[0]
+    assert told[1:5] == formula[1:5]
+
+
+@pytest.mark.parametrize(("how", "limit"), [("dies", 2.0), ("hangs", 2.0)])
+def test_a_rank_that_dies_or_hangs_ends_the_others_within_the_timeout(how, limit):
+    few = Pool(3, seconds=limit)
+    try:
+        for pipe in few.pipes:
+            pipe.send((tasks.failing, 3, (how,)))
+        for rank in (0, 2):
+            assert few.pipes[rank].poll(20)
+            _, error = few.pipes[rank].recv()
+            assert error.startswith(f"DistributedError: rank {rank} of 3 waited in vain for the others")
+    finally:
+        few.kill()
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_a_run_whose_rank_was_killed_goes_on_bit_for_bit(pool, tmp_path, mode):
+    """At a moment of chance; a new set of processes takes up the last snapshot. Twenty times: killing_ranks.py."""
+    arguments = (mode, None, True, 60)
+    whole = pool.run(tasks.checkpointed, 2, tmp_path / "whole", *arguments)
+    few = Pool(2, seconds=5)
+    try:
+        for pipe in few.pipes:
+            pipe.send((tasks.checkpointed, 2, (tmp_path / "broken", *arguments)))
+        while len(checkpoints(tmp_path / "broken")) < 2:
+            time.sleep(0.005)
+        time.sleep(random.Random(mode).uniform(0, 0.1))
+        few.processes[1].kill()
+        assert few.pipes[0].poll(20)
+        assert "waited in vain" in few.pipes[0].recv()[1]
+    finally:
+        few.kill()
+    again = pool.run(tasks.checkpointed, 2, tmp_path / "broken", *arguments)
+    for answer, expected in zip(again, whole, strict=True):
+        assert answer["resumed"] != "None"
+        for key in ("params", "rows"):
+            assert all(np.array_equal(a, b) for a, b in zip(answer[key], expected[key], strict=True))
+        assert answer["history"]["lagrangian"] == expected["history"]["lagrangian"]

@@ -61,7 +61,7 @@ def train(
     dtype: str | torch.dtype = "float32",
     sample_weight: Any = None,
     target_mask: Any = None,
-    validation: tuple[Any, ...] | None = None,
+    validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
     callbacks: Sequence[Callback] = (),
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,

@@ -11,6 +11,8 @@ import typer
 
 from dladmm import compare_cli, datasets_cli, report_cli, reproduce_cli, train_cli
 from dladmm._version import __version__
+from dladmm.distributed import DistributedError
+from dladmm.distributed.launch import rank_of_environment
 from dladmm.errors import DladmmError
 
 app = typer.Typer(
@@ -69,13 +71,16 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         message, code = _words(error)
-        if "--json" in sys.argv:
+        rank = rank_of_environment()
+        if "--json" in sys.argv and rank == 0:
             typer.echo(json.dumps({"error": message}))
-        typer.echo(f"dladmm: {message}", err=True)
+        typer.echo(f"dladmm{f' (rank {rank})' if rank else ''}: {message}", err=True)
         sys.exit(code)
 
 
 def _words(error: Exception) -> tuple[str, int]:
+    if isinstance(error, DistributedError):
+        return str(error), 1
     if isinstance(error, DladmmError):
         return str(error), 2
     if isinstance(error, OSError):

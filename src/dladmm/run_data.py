@@ -112,20 +112,29 @@ def _whole(array: Array, name: str, path: Path) -> Array:
 
 
 def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
-    encoded, n_outputs, classes = _encode(np.asarray(y), config.loss)
     x = np.asarray(x)
-    if x.ndim != 2 or len(x) != len(encoded):
+    if x.ndim != 2 or len(x) != len(np.asarray(y)):
         raise InputError(
-            f"x must have one row a sample and y one entry a row; got {x.shape} and {len(encoded)}."
+            f"x must have one row a sample and y one entry a row; got {x.shape} and {len(np.asarray(y))}."
         )
+    kept, held, encoded, n_outputs, classes = split_rows(np.asarray(y), config)
+    return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+
+
+def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
+    """The numbers of training and of test rows, and the targets as :func:`_encode` gives them."""
+    encoded, n_outputs, classes = _encode(y, config.loss)
     stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None
     try:
-        parts = train_test_split(
-            x, encoded, test_size=config.test_fraction, random_state=config.seed, stratify=stratify
+        kept, held = train_test_split(
+            np.arange(len(encoded)),
+            test_size=config.test_fraction,
+            random_state=config.seed,
+            stratify=stratify,
         )
     except ValueError as error:
         raise InputError(f"the data cannot be split into training and test rows: {error}") from error
-    return Rows(parts[0], parts[2], parts[1], parts[3], n_outputs, classes, features)
+    return kept, held, encoded, n_outputs, classes
 
 
 def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:

@@ -20,13 +20,17 @@ from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.certificate_words import guarantee
 from dladmm.chain import Chain, mlp
 from dladmm.checkpoint import checkpoints, load_model, save_model
+from dladmm.distributed import Communicator
+from dladmm.distributed.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
+from dladmm.distributed.run_rows import load_own_rows
+from dladmm.distributed.traffic_log import TrafficLog
 from dladmm.errors import DataError, InputError
 from dladmm.graph_api import train_graph
 from dladmm.losses import get_loss
 from dladmm.memory import bytes_of, chunk, needs_of
 from dladmm.options import make_options
 from dladmm.run_config import RunConfig
-from dladmm.run_data import Rows, load_graph, load_rows
+from dladmm.run_data import Rows, load_graph
 from dladmm.runs import write_run
 from dladmm.status import Status
 from dladmm.tables import read_csv
@@ -41,6 +45,7 @@ class Run:
     result: Result
     folder: Path
     signal: int | None
+    rank: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -51,26 +56,50 @@ class Run:
         return 0 if self.result.status.ok else 1
 
 
-def run_training(config: RunConfig, resume: bool) -> Run:
-    """Load, say what will happen, train, write the run folder."""
+@dataclass(frozen=True)
+class HowToRun:
+    """What changes nothing of a run's result: how often it is saved, how long ranks wait, what is told of it."""
+
+    checkpoint_every: int = 10
+    timeout: float = TIMEOUT
+    profile: bool = False
+
+
+def run_training(config: RunConfig, resume: bool, how: HowToRun | None = None) -> Run:
+    """Load, say what will happen, train, write the run folder; under torchrun with the other ranks."""
+    how = HowToRun() if how is None else how
+    check_folder_is_known(config.out)
+    config = replace(config, device=local_device(config.device))
+    with launched(config.device, how.timeout) as comm:
+        return _run(config, resume, how, comm)
+
+
+def _run(config: RunConfig, resume: bool, how: HowToRun, comm: Communicator) -> Run:
     folder = Path(
         config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
-    stop = StopOnSignal()
-    checkpoint = Checkpoint(folder / "checkpoints", every=10, resume=resume)
-    callbacks = [checkpoint, ProgressBar(config.network), stop]
+    folder = Path(comm.texts(str(folder))[0])
+    resume = resume or restarted()
+    stop, traffic = StopOnSignal(), TrafficLog()
     fit = _train_gcn if config.network == "gcn" else _train_mlp
-    if not resume and checkpoints(folder / "checkpoints"):
-        raise InputError(
-            f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
-        )
-    _write_config(config, folder)
+    with comm.together():
+        checkpoint = Checkpoint(folder / "checkpoints", every=how.checkpoint_every, resume=resume)
+        if comm.rank == 0:
+            if not resume and checkpoints(folder / "checkpoints"):
+                raise InputError(
+                    f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
+                )
+            _write_config(config, folder)
+    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop, traffic]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # said in words before training
-        result, extra = fit(config, callbacks, folder)
-    write_run(result, folder, asdict(config))
-    save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
-    return Run(result, folder, stop.received)
+        result, extra = fit(config, callbacks, folder, comm)
+    if comm.rank == 0:
+        write_run(result, folder, asdict(config), traffic=traffic.to_dict())
+        save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
+        if how.profile:
+            print(traffic, file=sys.stderr, flush=True)
+    return Run(result, folder, stop.received, comm.rank)
 
 
 def _write_config(config: RunConfig, folder: Path) -> None:
@@ -83,28 +112,37 @@ def _write_config(config: RunConfig, folder: Path) -> None:
         raise DataError(f"{folder} cannot hold the run: {error}") from error
 
 
-def _train_mlp(config: RunConfig, callbacks: list[Callback], folder: Path) -> tuple[Result, dict[str, Any]]:
-    rows = load_rows(config)
+def _train_mlp(
+    config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
+) -> tuple[Result, dict[str, Any]]:
+    rows = load_own_rows(config, comm)
     widths = [rows.x_train.shape[1], *config.widths, rows.n_outputs]
-    chain = mlp(widths, config.activation)
-    _announce(config, rows.describe(), widths, _needs(config, chain, rows), folder)
+    with comm.together():
+        chain = mlp(widths, config.activation)
+        if comm.rank == 0:
+            of = "" if comm.alone else f" on rank 0 of {comm.size}"
+            _announce(config, rows.describe() + of, widths, _needs(config, chain, rows), folder)
     result = train(
         chain,
-        rows.x_train,
-        rows.y_train,
+        lambda rank, world: (rows.x_train, rows.y_train),
         loss=config.loss,
         regularizer=config.penalty(),
-        validation=(rows.x_test, rows.y_test),
+        validation=lambda rank, world: (rows.x_test, rows.y_test),
         random_state=config.seed,
         device=config.device,
         dtype=config.dtype,
         callbacks=callbacks,
+        communicator=comm,
         **config.options(),
     )
     return result, {"classes": rows.classes, "features": rows.features, "target": config.target}
 
 
-def _train_gcn(config: RunConfig, callbacks: list[Callback], folder: Path) -> tuple[Result, dict[str, Any]]:
+def _train_gcn(
+    config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
+) -> tuple[Result, dict[str, Any]]:
+    if not comm.alone:
+        raise InputError("graphs are trained in one process; leave torchrun out.")
     data = load_graph(config)
     widths = [data.n_features, *config.widths, data.n_classes]
     _announce(config, repr(data), widths, _graph_bytes(widths, data.n_nodes, config.dtype), folder)

@@ -46,6 +46,13 @@ MaxMemory = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
 Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
+Every = Annotated[int, typer.Option(help="Iterations between two checkpoints.")]
+Timeout = Annotated[
+    float, typer.Option(help="Under torchrun: seconds after which a silent rank is given up.")
+]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Print what the ranks told each other, and how long.")
+]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
@@ -78,6 +85,9 @@ def train_mlp(
     out: Out = None,
     resume: Resume = None,
     config: Config = None,
+    checkpoint_every: Every = 10,
+    timeout: Timeout = 300.0,
+    profile: Profile = False,
     json_: Json = False,
 ) -> None:
     """Train a multi-layer perceptron.
@@ -90,7 +100,7 @@ def train_mlp(
         "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "max_iter": max_iter,
         "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
-    _run(flags, resume, config, json_)
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
 
 
 @app.command("gcn")
@@ -116,6 +126,9 @@ def train_gcn(
     out: Out = None,
     resume: Resume = None,
     config: Config = None,
+    checkpoint_every: Every = 10,
+    timeout: Timeout = 300.0,
+    profile: Profile = False,
     json_: Json = False,
 ) -> None:
     """Train a graph convolutional network on the labelled nodes of a graph.
@@ -128,7 +141,7 @@ def train_gcn(
         "preset": preset, "rho": rho, "nu": mu, "max_iter": max_iter, "seed": seed, "device": device,
         "dtype": dtype, "out": out,
     }  # fmt: skip
-    _run(flags, resume, config, json_)
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
 
 
 def predict(
@@ -150,17 +163,25 @@ def predict(
         typer.echo(f"Wrote {report['rows']} predictions to {report['file']}.")
 
 
-def _run(flags: dict[str, Any], resume: Path | None, config: Path | None, as_json: bool) -> None:
+def _run(
+    flags: dict[str, Any],
+    resume: Path | None,
+    config: Path | None,
+    as_json: bool,
+    how: tuple[int, float, bool],
+) -> None:
     from dladmm.demo import show
     from dladmm.errors import InputError
     from dladmm.run_config import merged, resumed
-    from dladmm.run_train import run_training
+    from dladmm.run_train import HowToRun, run_training
 
     flags = run_flags(flags)
     if resume is not None and config is not None:
         raise InputError("--resume takes its settings from the run's folder; leave --config out.")
     settings = merged(config, flags) if resume is None else resumed(resume, flags)
-    run = run_training(settings, resume is not None)
+    run = run_training(settings, resume is not None, HowToRun(*how))
+    if run.rank > 0:  # the first one speaks for all
+        raise typer.Exit(run.exit_code)
     if as_json:
         metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
         typer.echo(json.dumps({"run": str(run.folder)} | metrics))
