@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from dladmm.errors import DataError, DladmmError, InputError
 Progress = Callable[[str, int, int], None]  #: file name, bytes so far, bytes in all
 ATTEMPTS = 5  #: at one address, as long as each brings some bytes before the connection is cut
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, and between two packets
+PATIENCE, SLOWEST = 60.0, 2000.0  #: seconds after which a server must have sent so many bytes a second
 CHUNK = 1 << 16
 
 
@@ -110,10 +112,10 @@ class ResumingDownloader:
     def _from_address(self, url: str, part: Path) -> None:
         """Leave the complete, checked file in `part`, or raise _Failed."""
         continued = _size(part) > 0
-        self._complete(url, part)
+        pieces = self._complete(url, part)
         if self._checked(part):
             return
-        if continued:  # what lay there was no beginning of this file: once more from the start
+        if continued or pieces > 1:  # what lay there was no beginning of this file: once more from the start
             self._complete(url, part)
             if self._checked(part):
                 return
@@ -125,7 +127,8 @@ class ResumingDownloader:
         part.unlink()
         return False
 
-    def _complete(self, url: str, part: Path) -> None:
+    def _complete(self, url: str, part: Path) -> int:
+        """Fill `part` in as many pieces as it takes; their number."""
         for attempt in range(1, ATTEMPTS + 1):
             before = _size(part)
             try:
@@ -134,7 +137,8 @@ class ResumingDownloader:
                 if attempt == ATTEMPTS or _size(part) <= before:
                     raise
             else:
-                return
+                return attempt
+        raise AssertionError("the last attempt returns or raises")
 
     def _continue(self, url: str, part: Path) -> None:
         """Ask for the bytes that `part` still lacks, and append them."""
@@ -160,10 +164,14 @@ class ResumingDownloader:
             raise _Failed(f"stopped after {_size(part):,} of {total:,} bytes")
 
     def _append(self, stream: Any, part: Path, have: int) -> None:
+        began, before = time.monotonic(), have
         with part.open("ab" if have else "wb") as file:
             self.progress(self.file.name, have, self.file.size)
-            while chunk := stream.read(CHUNK, decode_content=False):
+            while chunk := stream.read1(CHUNK, decode_content=False):
                 have += len(chunk)
+                seconds = time.monotonic() - began
+                if seconds > PATIENCE and have - before < SLOWEST * seconds:
+                    raise _Failed(f"is too slow: {have - before:,} bytes in {seconds:.0f} s")
                 if have > self.file.size:
                     raise _Failed(f"sent more than the {self.file.size:,} bytes of the file")
                 file.write(chunk)
