@@ -2,7 +2,7 @@
 #   make demo    own virtual environment, then trains on embedded data and says what it did
 #   make test    own virtual environment, then the whole test suite
 # A second run of either does not install again. For those who change it:
-#   make lint types      style, spelling, layers; types
+#   make lint types      style and spelling; types
 #   make docs            the site, in docs/_build/html; warnings are errors, examples and tutorials are executed
 #   make release-check   wheel and sdist; the wheel installed in an environment of its own and tried from elsewhere
 
@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 WORKERS ?= 2
-CHECKED := src tests examples benchmarks docs/conf.py docs/render.py
+CHECKED := src tests examples benchmarks docs/conf.py docs/render.py .ci
 
 .PHONY: demo test lint types format docs release-check clean help
 
@@ -36,6 +36,9 @@ types: $(VENV)/.ready-lint
 format: $(VENV)/.ready-lint
 	@$(BIN)/ruff check --fix $(CHECKED)
 	@$(BIN)/ruff format $(CHECKED)
+
+release-check: $(VENV)/.ready-release
+	@$(BIN)/python .ci/release_check.py
 
 docs: $(VENV)/.ready-docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -q -j $(WORKERS) -b html docs docs/_build/html
@@ -65,6 +68,10 @@ $(VENV)/.ready-lint: $(VENV)/.ready-test
 $(VENV)/.ready-docs: $(VENV)/.ready-base
 	@echo "Installing what builds the site (once) ..."
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.ready-release: $(VENV)/.ready-base
+	@$(PIP) --editable '.[release]'
 	@touch $@
 
 clean:
