@@ -10,14 +10,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import sparse
 
-from dladmm import mlp, train
+from dladmm import mlp, train, train_graph
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
 from dladmm.distributed.cost import iteration_traffic
+from dladmm.distributed.halo import halo_matrix
+from dladmm.distributed.partition import partitioned
 from dladmm.distributed.traffic_log import TrafficLog
 from dladmm.options import make_options
 from dladmm.status import Status
+from graph_problems import random_graph
 
 
 def data(n_rows=61, n_in=5, seed=0, loss="cross_entropy"):
@@ -51,7 +55,7 @@ def quietly(function, *args, **kwargs):
 
 def trained(comm, settings, n_rows=61, hidden=(7, 6)):
     """A run on arrays that every rank has whole."""
-    settings = {"max_iter": 6, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
+    settings = {"max_iter": 4, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
     X, y = data(n_rows, loss=settings.get("loss", "cross_entropy"))
     if settings.pop("weighted", False):
         settings["sample_weight"] = np.random.default_rng(1).uniform(0.5, 2, n_rows)
@@ -238,3 +242,61 @@ class Fails(Callback):
 def failing(comm, how):
     X, y = data()
     train(mlp([5, 7, 3]), X, y, callbacks=[Fails(how)], communicator=comm, max_iter=1000)
+
+
+class Nodes(Callback):
+    """Whose rows a rank has, in the order it has them."""
+
+    def on_train_begin(self, trainer):
+        shards = trainer.engine.shards
+        self.nodes = np.arange(len(trainer.state.u)) if shards is None else shards.nodes.numpy().copy()
+
+
+def graph_trained(comm, settings, n_nodes=40, folder=None, stop=None):
+    """A GCN on a random graph that every rank has whole."""
+    rng = np.random.default_rng(3)
+    pairs, x, y, labelled = random_graph(rng, n_nodes, 6, 3)
+    y[:2], labelled[-1] = (0, 1), False
+    settings = {"max_iter": 3, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0, "hidden": (5,)} | settings
+    if settings.pop("sparse", False):
+        x = sparse.csr_array(x * (rng.random(x.shape) < 0.1))
+    callbacks = [nodes := Nodes()]
+    if folder is not None:
+        callbacks += [Checkpoint(folder, every=2, resume=True)] + ([DiesAt(stop)] if stop else [])
+    try:
+        result = quietly(
+            train_graph, x, pairs.T, y, labelled, validation=~labelled, communicator=comm, callbacks=callbacks,
+            **settings,
+        )  # fmt: skip
+    except MemoryError:
+        return None
+    return told(result, comm) | {"nodes": nodes.nodes}
+
+
+def graphs_trained(comm, cases):
+    return {name: graph_trained(comm, *case) for name, case in cases.items()}
+
+
+def halo_products(comm, n_nodes, owner=None):
+    """M V, M^T G and both of some rows: this rank's parts, beside the whole ones."""
+    rng = np.random.default_rng(n_nodes)
+    matrix = sparse.csr_array(sparse.random_array((n_nodes, n_nodes), density=0.2, rng=rng))  # not symmetric
+    matrix = sparse.csr_array(matrix + sparse.eye_array(n_nodes))
+    V, G = (torch.from_numpy(rng.normal(size=(n_nodes, 3))) for _ in range(2))
+    found = partitioned(matrix, comm, owner)
+    mine = torch.from_numpy(found.nodes(comm.rank))
+    made = halo_matrix(matrix, found, comm, torch.float64, torch.device("cpu"))
+    some = torch.arange(0, len(mine), 2)
+    marked = torch.zeros(n_nodes, dtype=torch.bool)
+    marked[mine[some]] = True
+    (everywhere,) = comm.total(marked.double())
+    dense = torch.from_numpy(matrix.toarray())
+    kept = everywhere > 0
+    pairs = [
+        (made @ V[mine], (dense @ V)[mine]),
+        (made.T @ G[mine], (dense.T @ G)[mine]),
+        (made.select(some) @ V[mine], (dense @ V)[mine[some]]),
+        (made.select(some).T @ G[mine[some]], (dense.T @ (G * kept[:, None]))[mine]),
+        (made.select(some, some).T @ G[mine[some]], (dense.T @ (G * kept[:, None]))[mine[some]]),
+    ]
+    return [(a.numpy(), b.numpy()) for a, b in pairs], str(found), made.shape

@@ -116,4 +116,4 @@ def main(kills, seed, max_iter):
 
 if __name__ == "__main__":
     kills = int(sys.argv[1])
-    print(json.dumps(main(kills, int(sys.argv[2]) if len(sys.argv) > 2 else 0, 150 + 150 * kills)))
+    print(json.dumps(main(kills, int(sys.argv[2]) if len(sys.argv) > 2 else 0, 40 + 20 * kills)))

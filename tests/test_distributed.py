@@ -18,14 +18,14 @@ WORLDS = (2, 3, 4)
 CASES = {
     "quadratic": ({"w_solver": "quadratic", "a_solver": "quadratic"}, {}),
     "exact": ({}, {}),
-    "paper": ({"preset": "paper"}, {}),
-    "accelerated": ({"mode": "accelerated", "max_iter": 5}, {}),
-    "fewer rows than ranks": ({"mode": "accelerated", "max_iter": 4}, {"n_rows": 3}),
-    "a file, read in chunks": ({"mapped": True, "max_memory": "2MB"}, {"n_rows": 150}),
+    "accelerated": ({"mode": "accelerated"}, {}),
+    "fewer rows than ranks": ({"mode": "accelerated", "max_iter": 3}, {"n_rows": 3}),
 }
 """Run with every world size."""
 
 MORE = {
+    "paper": ({"preset": "paper"}, {}),
+    "a file, read in chunks": ({"mapped": True, "max_memory": "2MB"}, {"n_rows": 150}),
     "weights": ({"weighted": True, "mode": "accelerated"}, {}),
     "weights, quadratic": ({"weighted": True, "w_solver": "quadratic", "a_solver": "quadratic"}, {}),
     "mask": ({"masked": True, "rho": 2.0}, {}),
@@ -292,3 +292,68 @@ def test_a_run_whose_rank_was_killed_goes_on_bit_for_bit(pool, tmp_path, mode):
         for key in ("params", "rows"):
             assert all(np.array_equal(a, b) for a, b in zip(answer[key], expected[key], strict=True))
         assert answer["history"]["lagrangian"] == expected["history"]["lagrangian"]
+
+
+# Graphs --------------------------------------------------------------------------------------------------------
+
+GRAPHS = {
+    "quadratic": ({},),
+    "exact last layer": ({"w_solver": "exact", "rho": 2.0},),
+    "searches from given starts": ({"alpha0": 1.0, "t0": 1.0},),
+    "accelerated": ({"mode": "accelerated"},),
+    "accelerated, exact": ({"mode": "accelerated", "w_solver": "exact", "hidden": (5, 4)},),
+    "three layers, l1": ({"hidden": (5, 4), "regularizer": "l1"},),
+    "labelled rows alone": ({"rows": "train", "mode": "accelerated"},),
+    "sparse features": ({"sparse": True, "w_solver": "exact"}, 40),
+    "one layer, tanh": ({"hidden": (), "w_solver": "exact"},),
+    "fewer nodes than would fill the ranks": ({"activation": "tanh"}, 5),
+}
+
+
+@pytest.fixture(scope="module")
+def graph_alone(pool):
+    return pool.run(tasks.graphs_trained, 1, GRAPHS)[0]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_graph_on_any_number_of_ranks_agrees_with_one(pool, graph_alone, world):
+    """All cases on three ranks, every third on the others."""
+    cases = GRAPHS if world == 3 else dict(list(GRAPHS.items())[::3])
+    answers = pool.run(tasks.graphs_trained, world, cases)
+    for name in cases:
+        these = [answer[name] for answer in answers]
+        order = np.argsort(np.concatenate([answer["nodes"] for answer in these]))
+        rows = [values[order] for values in joined(these, "rows")]
+        check_same_on_all_ranks(these)
+        expected = graph_alone[name]
+        close(rows, expected["rows"], 1e-9 if "l1" in name else 1e-10)
+        check_agreement([these[0] | {"rows": expected["rows"]}], expected)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("n_nodes", [3, 30])
+def test_products_over_ranks_are_those_of_the_whole_matrix(pool, world, n_nodes):
+    """Boundary rows fetched, and sums for them returned."""
+    for pairs, said, shape in pool.run(tasks.halo_products, world, n_nodes):
+        for found, expected in pairs:
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert f"{world} parts by" in said
+        assert shape[1] == len(pairs[0][0])
+
+
+def test_a_rank_without_nodes_takes_part(pool):
+    owner = np.arange(30) % 2 * 3
+    for pairs, _, _ in pool.run(tasks.halo_products, 4, 30, owner):
+        for found, expected in pairs:
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_snapshot_of_a_graph_is_taken_up_by_other_parts(pool, tmp_path):
+    longer = {"max_iter": 5}
+    whole = pool.run(tasks.graph_trained, 1, longer)[0]
+    pool.run(tasks.graph_trained, 3, longer, 40, tmp_path, 3)
+    copy = shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    for world, folder in ((2, tmp_path), (1, copy)):
+        answers = pool.run(tasks.graph_trained, world, longer, 40, folder)
+        assert answers[0]["history"]["iteration"] == [1, 2, 3, 4, 5]
+        close(answers[0]["params"], whole["params"], 1e-10)

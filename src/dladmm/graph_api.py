@@ -15,6 +15,10 @@ from dladmm.api import fresh_parameters
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, gcn
 from dladmm.datasets import GraphData
+from dladmm.distributed import ALONE, Communicator, Shards
+from dladmm.distributed.entrance import on_whole_graph
+from dladmm.distributed.graph import own_graph
+from dladmm.distributed.partition import partitioned
 from dladmm.errors import InputError
 from dladmm.graph import (
     check_mask,
@@ -54,8 +58,10 @@ class GraphProblem:
     risk: Risk
     validation: tuple[Tensor, Risk] | None
     scaling: Scaling | None = None
+    shards: Shards | None = None
 
 
+@on_whole_graph
 def train_graph(
     data: Any,
     edge_index: Any = None,
@@ -78,6 +84,8 @@ def train_graph(
     dtype: str | torch.dtype = "float32",
     callbacks: Sequence[Callback] = (),
     method: MethodFactory | None = None,
+    communicator: Communicator | None = None,
+    partition: Any = None,
     **options: Any,
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
@@ -91,11 +99,15 @@ def train_graph(
     rows as variables and lets the others follow the forward pass, which the theory does not cover. A directed graph is
     made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
 
+    Where ``torch.distributed`` has been initialised, every rank calls this with the same graph and keeps its own nodes
+    of it (docs/distributed.md); ``partition``, the rank of every node, is found where it is not given.
+
     >>> from dladmm import datasets
     >>> result = train_graph(datasets.load("karate"), hidden=(16,), max_iter=5)
     >>> result.status.name
     'MAX_ITER'
     """
+    comm = ALONE if communicator is None else communicator
     if mu is not None:
         if "nu" in options:
             raise InputError("mu and nu are two names of one setting; give one of them.")
@@ -118,6 +130,8 @@ def train_graph(
         dtype=torch_dtype,
         device=torch_device,
         scaled=chosen.scale_inputs,
+        comm=comm,
+        partition=partition,
     )
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
@@ -134,6 +148,8 @@ def train_graph(
         method=method,
         scaling=problem.scaling,
         seed=random_state,
+        comm=comm,
+        shards=problem.shards,
     )
     return trainer.fit()
 
@@ -183,8 +199,13 @@ def graph_problem(
     dtype: torch.dtype,
     device: torch.device,
     scaled: bool = False,
+    comm: Communicator = ALONE,
+    partition: Any = None,
 ) -> GraphProblem:
-    """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper."""
+    """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper.
+
+    On several ranks it is the problem of one rank's nodes.
+    """
     if rows not in ("all", "train"):
         raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
     if prox not in ("auto", "fista"):
@@ -206,10 +227,23 @@ def graph_problem(
     check_several_classes(loss, risk.target[train.to(device)])
 
     matrix = normalised_adjacency(given.edge_index, n_nodes)
+    scaling = Scaling.of_nodes(features, dtype, device) if scaled else None
+    widths = [n_features, *hidden, n_outputs]
+    held_risk = None
+    if held_out is not None:
+        held_risk = _risk(loss, labels, held_out, n_outputs, prox, dtype, device)
+    if not comm.alone:
+        comm.all_clear()
+        own = own_graph(matrix, features, partitioned(matrix, comm, partition), comm, dtype, device)
+        variables = torch.nonzero(train.to(device)[own.nodes])[:, 0] if rows == "train" else None
+        chain = gcn(widths, own.adjacency, activation, rows=variables, propagated=True)
+        x = own.x if scaling is None else scaling.apply(own.x)
+        second = None if held_risk is None else (x, own.risk(held_risk, comm))
+        return GraphProblem(chain, x, own.risk(risk, comm), second, scaling, own.shards)
     formed, propagated = propagated_features(matrix, features)
     adjacency = SparseMatrix.of(matrix, dtype, device, symmetric=True)
     chain = gcn(
-        [n_features, *hidden, n_outputs],
+        widths,
         adjacency,
         activation,
         rows=torch.nonzero(train)[:, 0].to(device) if rows == "train" else None,
@@ -217,11 +251,8 @@ def graph_problem(
     )
     dense = isinstance(formed, torch.Tensor) or not hasattr(formed, "nnz")
     x = torch.from_numpy(formed).to(device, dtype) if dense else csr_tensor(formed, dtype, device)
-    scaling = Scaling.of_nodes(features, dtype, device) if scaled else None
     x = x if scaling is None else scaling.apply(x)
-    second = None
-    if held_out is not None:
-        second = (x, _risk(loss, labels, held_out, n_outputs, prox, dtype, device))
+    second = None if held_risk is None else (x, held_risk)
     return GraphProblem(chain, x, risk, second, scaling)
 
 

@@ -22,9 +22,11 @@ from dladmm.chain import Chain, mlp
 from dladmm.checkpoint import checkpoints, load_model, save_model
 from dladmm.distributed import Communicator
 from dladmm.distributed.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
+from dladmm.distributed.partition import partitioned
 from dladmm.distributed.run_rows import load_own_rows
 from dladmm.distributed.traffic_log import TrafficLog
 from dladmm.errors import DataError, InputError
+from dladmm.graph import normalised_adjacency
 from dladmm.graph_api import train_graph
 from dladmm.losses import get_loss
 from dladmm.memory import bytes_of, chunk, needs_of
@@ -141,11 +143,18 @@ def _train_mlp(
 def _train_gcn(
     config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
 ) -> tuple[Result, dict[str, Any]]:
+    with comm.together():
+        data = load_graph(config)
+    partition = None
     if not comm.alone:
-        raise InputError("graphs are trained in one process; leave torchrun out.")
-    data = load_graph(config)
+        found = partitioned(normalised_adjacency(data.edge_index, data.n_nodes), comm)
+        partition = found.owner
+        if comm.rank == 0:
+            print(f"partition  {found}", file=sys.stderr, flush=True)
     widths = [data.n_features, *config.widths, data.n_classes]
-    _announce(config, repr(data), widths, _graph_bytes(widths, data.n_nodes, config.dtype), folder)
+    if comm.rank == 0:
+        n_own = -(-data.n_nodes // comm.size)
+        _announce(config, repr(data), widths, _graph_bytes(widths, n_own, config.dtype), folder)
     result = train_graph(
         data,
         hidden=config.widths,
@@ -158,6 +167,8 @@ def _train_gcn(
         device=config.device,
         dtype=config.dtype,
         callbacks=callbacks,
+        communicator=comm,
+        partition=partition,
         **config.options(),
     )
     return result, {"classes": list(range(data.n_classes))}

@@ -15,6 +15,7 @@ from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.ray import Ray, move_along
 from dladmm.blocks.scratch import Scratch
+from dladmm.distributed.halo import HaloMatrix
 from dladmm.errors import InputError
 from dladmm.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
@@ -53,6 +54,8 @@ class GraphConv(Block):
         )  # H is the cached prediction itself where f is the identity
         self.continuous = self.activation.continuous
         self.follows_forward = rows is not None
+        # A~ has its rows on the ranks as V has, or does not appear
+        self.sharded = adjacency is None or isinstance(adjacency, HaloMatrix)
         self.graph = Propagation(n_in, n_out, adjacency, rows)
         self._affine = Affine(n_in, n_out, bias=False)
 
@@ -105,7 +108,7 @@ class GraphConv(Block):
         if rows is None:
             return self._affine.update_parameters(params, A, term, penalty, scope)
         before = params["W"].clone()
-        part = Term(term.weight, term.target[rows], term.prediction[rows])
+        part = Term(term.weight, term.target[rows], term.prediction[rows], shards=term.shards)
         steps = self._affine.update_parameters(params, A, part, penalty, scope)
         term.prediction.add_(self.graph.output(V, params["W"] - before))
         return steps
@@ -117,7 +120,7 @@ class GraphConv(Block):
         """
         W = params["W"]
         ray = self._ray(params, V, term, scope.memory)
-        g = self.graph.weight_gradient(V, ray.gradient(), scope.memory)
+        (g,) = term.total(self.graph.weight_gradient(V, ray.gradient(), scope.memory))
         d = g.add(W, alpha=strength) if strength > 0 else g
         ray.aim(self.graph.output(V, d, ray.scratch), d, g, strength)
         sigma = ray.curvature(scope.options.alpha0, scope.options)
@@ -133,7 +136,7 @@ class GraphConv(Block):
         """
         W = params["W"]
         ray = self._ray(params, V, term, scope.memory)
-        g = self.graph.weight_gradient(V, ray.gradient(), scope.memory)
+        (g,) = term.total(self.graph.weight_gradient(V, ray.gradient(), scope.memory))
         start = scope.options.alpha0
         if start is None:
             ray.aim(self.graph.output(V, g, ray.scratch), g, g)
@@ -155,7 +158,8 @@ class GraphConv(Block):
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         V = self.graph.operand(v)
-        gradient = self.graph.weight_gradient(V, self._ray(params, V, term, {}).gradient(), {})
+        own = self.graph.weight_gradient(V, self._ray(params, V, term, {}).gradient(), {})
+        (gradient,) = term.total(own)
         return squared_norm(penalty.stationarity(params["W"], gradient))
 
     # Input ---------------------------------------------------------------------------------------------------------

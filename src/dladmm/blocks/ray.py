@@ -76,27 +76,30 @@ class Ray:
         self.d_squared = squared_norm(d)
         self.along = self.d_squared if g is d else self._inner(g, d)
         self.pull = torch.zeros_like(self.along) if offset is None or self.linear else self._inner(offset, d)
+        if offset is not None and self.term.shards is not None:  # d has rows here and on other ranks
+            totals = self.term.total(self.d_squared.clone(), self.along.clone(), self.pull)
+            self.d_squared, self.along, self.pull = totals
 
     def required(self) -> Tensor:
         """The curvature along d of phi with f linearised: exact where f is the identity."""
         bent = self.change
         if self.slope is not None:
             bent = torch.mul(bent, self.slope, out=self.scratch.take("entries", bent))
-        return self.term.weight * ratio(squared_norm(bent), self.d_squared) + self.own
+        return self.term.weight * ratio(self.term.total(squared_norm(bent))[0], self.d_squared) + self.own
 
     def first_curvature(self) -> Tensor:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
         linearised = self.required()
         if not blind(self.H) and float(linearised) > 0:
             return linearised
-        unbent = self.term.weight * ratio(squared_norm(self.change), self.d_squared)
+        unbent = self.term.weight * ratio(self.term.total(squared_norm(self.change))[0], self.d_squared)
         kept_off = (1e-3 * unbent).clamp_min(torch.finfo(torch.float32).tiny)
         return torch.where(linearised > 0, linearised, kept_off)
 
     def slack(self) -> Tensor:
         """What rounding alone does to phi."""
         eps = torch.finfo(self.residual.dtype).eps
-        return eps * self.term.weight / 2 * squared_norm(self.residual)
+        return eps * self.term.weight / 2 * self.term.total(squared_norm(self.residual))[0]
 
     def rise(self, step: float) -> float:
         """``phi(s) - phi(0)`` without the anchor."""
@@ -105,7 +108,8 @@ class Ray:
         new = self.activation.write(H, take("new", H))
         self._tried = (step, H, new)
         moved = torch.sub(new, self.prediction, out=take("entries", new))
-        return self.term.weight / 2 * float(rise_of_square(moved, self.residual, out=take("products", moved)))
+        own = rise_of_square(moved, self.residual, out=take("products", moved))
+        return self.term.weight / 2 * float(self.term.total(own)[0])
 
     def curvature(self, start: float | None, options: SubproblemOptions) -> Tensor:
         """The sigma (or delta) of the paper's backtracking from ``start``; infinite when the cap is reached."""
@@ -133,7 +137,8 @@ class Ray:
         s = 1 / (sigma + self.strength)
         rows = (self.H, self.change, self.prediction, self.residual)
         parts = (s[first : first + AT_ONCE] for first in range(0, len(s), AT_ONCE))
-        rises = torch.cat([_rises(*rows, steps=some, activation=self.activation) for some in parts])
+        own = torch.cat([_rises(*rows, steps=some, activation=self.activation) for some in parts])
+        (rises,) = self.term.total(own)
         rise = self.term.weight / 2 * rises + self.own * (s * s / 2 * self.d_squared - s * self.pull)
         excess = rise + s * self.along - sigma / 2 * s * s * self.d_squared
         return searched_blindly(excess, sigma, self.slack())

@@ -57,6 +57,25 @@ def on_own_rows(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
     return run
 
 
+def on_whole_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """The same for ``train_graph``, whose ranks are given the same graph and cut it themselves."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        bound = signature.bind(*args, **kwargs)
+        given = bound.arguments
+        comm: Communicator = given.get("communicator") or current()
+        if comm.alone:
+            return function(*args, **kwargs)
+        given["communicator"] = comm
+        given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)
+        with comm.refusals():
+            return function(*bound.args, **bound.kwargs)
+
+    return run
+
+
 def _take_own_rows(given: dict[str, Any], comm: Communicator) -> None:
     names = [name for name in WHOLE if given.get(name) is not None]
     if callable(given["X"]):
