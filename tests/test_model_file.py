@@ -11,7 +11,7 @@ from torch import nn
 
 from dladmm import DataError, InputError, Recurrent, Status, mlp, train
 from dladmm.activations import ACTIVATIONS, get_activation
-from dladmm.blocks.from_layer import layers_of
+from dladmm.blocks.taken_apart import layers_of
 from dladmm.checkpoint import load, load_model, save, save_model
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.losses import CallableLoss, get_loss

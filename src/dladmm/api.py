@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
-from dladmm.blocks.from_layer import layers_of
+from dladmm.blocks.taken_apart import chain_layers
 from dladmm.callbacks import Callback
 from dladmm.chain import Chain, from_module, jump_settings
 from dladmm.distributed import ALONE, Communicator
@@ -21,6 +21,7 @@ from dladmm.iteration import MethodFactory
 from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
 from dladmm.memory import bytes_of, chunk, needs_of
 from dladmm.options import make_options
+from dladmm.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
 from dladmm.scaling import Scaling
 from dladmm.trainer import Result, Trainer
@@ -238,12 +239,13 @@ def _module_parameters(
     model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
 ) -> list[Params]:
     """The module's own parameters, by the names that the chain's blocks have for them."""
-    holders = (layer for layer in layers_of(model) if next(layer.parameters(), None) is not None)
+    holders = (layer for layer in chain_layers(model) if next(layer.parameters(), None) is not None)
     names = {"weight": "W", "bias": "b"}
     params: list[Params] = []
     for block in chain:
         known = block.initial_parameters(torch.Generator(), 1.0)
-        own = dict(next(holders).named_parameters()) if known else {}
+        layer = next(holders) if known else nn.Identity()
+        own = dict((layer.rnn if isinstance(layer, Recurrent) else layer).named_parameters())
         renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
         params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
     return params
@@ -251,7 +253,10 @@ def _module_parameters(
 
 @torch.no_grad()
 def _copy_into(model: nn.Module, trained: nn.Module) -> None:
-    for mine, theirs in zip(model.parameters(), trained.parameters(), strict=True):
+    layers = nn.ModuleList(
+        chain_layers(model)
+    )  # in the order of the chain, which another class may declare otherwise
+    for mine, theirs in zip(layers.parameters(), trained.parameters(), strict=True):
         mine.copy_(theirs)
-    for buffer, trained_buffer in zip(model.buffers(), trained.buffers(), strict=True):
+    for buffer, trained_buffer in zip(layers.buffers(), trained.buffers(), strict=True):
         buffer.copy_(trained_buffer)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from dladmm.activations import Activation
 from dladmm.activations.jumps import JumpFunction
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
-from dladmm.blocks.from_layer import blocks_of, layers_of
+from dladmm.blocks.from_layer import blocks_of
+from dladmm.blocks.taken_apart import chain_layers, layers_of
 from dladmm.errors import InputError, InputTypeError
 from dladmm.graph_module import GraphLayer, GraphNetwork
 from dladmm.sparse import SparseMatrix
@@ -190,15 +191,15 @@ def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
 def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
     """The chain of an ``nn.Sequential``, nested ones taken apart: closed forms where there are, else Generic.
 
+    A module of another class is followed by torch.fx and cut where one value alone goes on (docs/any_network.md).
     ``sequences`` says that a sample is (time, features): then ``nn.Linear`` acts at every time step.
 
     >>> from_module(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)))
     Chain(Convolution(1, 8, 3x3) -> Elementwise(relu) -> Composed(Flatten(start_dim=1, end_dim=-1), Affine(288, 10)))
     """
-    if isinstance(module, nn.Linear):
-        module = nn.Sequential(module)
-    if not isinstance(module, nn.Sequential):
+    if not isinstance(module, nn.Module) or isinstance(module, (nn.ModuleList, nn.ModuleDict, GraphNetwork)):
         raise InputTypeError(
-            f"module must be an nn.Sequential whose last layer is nn.Linear, got {type(module).__name__}."
+            "module must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such a "
+            f"chain, got {type(module).__name__}."
         )
-    return Chain(blocks_of(layers_of(module), sequences))
+    return Chain(blocks_of(chain_layers(module), sequences))

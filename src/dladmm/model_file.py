@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from dladmm.blocks.from_layer import layers_of
+from dladmm.blocks.taken_apart import chain_layers, layers_of
 from dladmm.container import load, save
 from dladmm.errors import DataError, DladmmError, InputError
 from dladmm.graph_module import GraphNetwork
@@ -84,7 +84,7 @@ def load_model(path: str | os.PathLike[str], *, module: nn.Module | None = None)
     ``module`` is needed where layers are code of your own: a network of the same layers, which is left as it is.
     """
     tensors, meta = load(path, "model")
-    given = None if module is None else layers_of(module)
+    given = None if module is None else chain_layers(module)
     try:
         if given is not None and len(given) != len(meta["layers"]):
             raise InputError(f"the network has {len(meta['layers'])} layers, the module given {len(given)}.")

@@ -16,7 +16,7 @@ class Recurrent(nn.Module):
     >>> network = nn.Sequential(Recurrent(nn.GRU(8, 32, batch_first=True)), nn.Linear(32, 10))
     """
 
-    def __init__(self, rnn: nn.RNNBase, last: bool = True) -> None:
+    def __init__(self, rnn: nn.Module, last: bool = True) -> None:
         super().__init__()
         if not isinstance(rnn, (nn.RNN, nn.GRU, nn.LSTM)):
             raise InputTypeError(f"rnn must be an nn.RNN, nn.GRU or nn.LSTM, got {type(rnn).__name__}.")

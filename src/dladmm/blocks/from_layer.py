@@ -21,13 +21,6 @@ from dladmm.errors import InputError
 from dladmm.recurrent_module import Recurrent
 
 
-def layers_of(module: nn.Module) -> list[nn.Module]:
-    """The layers of a network in order, nested ``nn.Sequential`` taken apart."""
-    if not isinstance(module, nn.Sequential):
-        return [module]
-    return [layer for child in module for layer in layers_of(child)]
-
-
 def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Block]:
     """The blocks of layers in order: closed forms where there are, else Generic.
 
