@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import InputError, Status, api, baselines, compare
+from dladmm import InputError, Status, api, baselines, cells, compare
 from dladmm.compare import METHODS, Comparison, run_comparison
 from dladmm.compare_table import show, summary
 from dladmm.errors import DataError
@@ -115,6 +115,19 @@ def test_a_folder_with_other_settings_is_refused(own, tmp_path):
     (tmp_path / "o/cells/adam-0/metrics.json").write_text("[]")
     with pytest.raises(DataError, match="is not the metrics of a run"):
         run_comparison(wanted(own), tmp_path / "o", progress=False)
+
+
+def test_a_cell_from_before_a_setting_that_does_not_touch_it_is_the_same_cell(tmp_path):
+    wanted = {"activation": "relu", "max_iter": 3, "ramps": True}
+    metrics = tmp_path / "metrics.json"
+    metrics.write_text('{"settings": {"activation": "relu", "max_iter": 3}}')
+    assert cells.finished(tmp_path, wanted)
+    metrics.write_text('{"settings": {"activation": "relu", "max_iter": 3, "ramps": false}}')
+    with pytest.raises(InputError, match=r"other settings \(ramps\)"):
+        cells.finished(tmp_path, wanted)
+    metrics.write_text('{"settings": {"activation": "sign", "max_iter": 3}}')
+    with pytest.raises(InputError, match=r"other settings \(ramps\)"):
+        cells.finished(tmp_path, wanted | {"activation": "sign"})
 
 
 @pytest.mark.usefixtures("undrawn")

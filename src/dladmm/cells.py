@@ -23,6 +23,9 @@ from dladmm.run_data import Rows, load_graph, load_rows
 from dladmm.runs import write_run
 from dladmm.trainer import ConvergenceNotGuaranteed, Result
 
+LATER: dict[str, tuple[str, ...]] = {"ramps": ("sign", "step", "quantised")}
+"""Settings that came after cells had been made, and the activations whose runs they change."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -77,12 +80,23 @@ def finished(folder: Path, wanted: dict[str, Any], hint: str = "choose another -
         return False
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        differing = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
+        others = differing(found, wanted)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DataError(f"{path} is not the metrics of a run: {error!r}") from error
-    if differing:
-        raise InputError(f"{folder} holds a run with other settings ({', '.join(differing)}); {hint}.")
+    if others:
+        raise InputError(f"{folder} holds a run with other settings ({', '.join(others)}); {hint}.")
     return True
+
+
+def differing(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """The settings in which a finished cell is another than the wanted one."""
+
+    def came_later(key: str) -> bool:
+        """Whether the cell lacks this setting because it is older, and would be the same with it."""
+        return key in LATER and key not in found and found.get("activation") not in LATER[key]
+
+    keys = {*found, *wanted}
+    return sorted(key for key in keys if found.get(key) != wanted.get(key) and not came_later(key))
 
 
 def save(

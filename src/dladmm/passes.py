@@ -27,20 +27,24 @@ CACHED, WHOLE = 1 << 18, 1 << 24
 SHAPES = 64
 """For so many different shapes a pass is compiled."""
 
-_compiled = False
+_compiled = _recorded = False
 
 Pass = Callable[..., Tensor]
 
 
 @contextmanager
-def compiling(wanted: bool = True) -> Iterator[None]:
-    """Within it, passes on a GPU are compiled; the first call of each then takes a second or more."""
-    global _compiled
-    before, _compiled = _compiled, wanted
+def compiling(wanted: bool = True, recorded: bool = True) -> Iterator[None]:
+    """Within it, passes on a GPU are compiled; the first call of each then takes a second or more.
+
+    ``recorded`` says that launches may be recorded, so that nothing at all may ask the device for a number.
+    """
+    global _compiled, _recorded
+    before = _compiled, _recorded
+    _compiled, _recorded = wanted, wanted and recorded
     try:
         yield
     finally:
-        _compiled = before
+        _compiled, _recorded = before
 
 
 def on_gpu(tensor: Tensor) -> bool:
@@ -49,8 +53,13 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def blind(tensor: Tensor) -> bool:
-    """Whether work on this tensor must not ask for numbers: passes are compiled, and launches may be recorded."""
+    """Whether work on this tensor had better not ask for numbers: passes are compiled, and cheaper than waiting."""
     return _compiled and on_gpu(tensor)
+
+
+def unasked(tensor: Tensor) -> bool:
+    """Whether work on this tensor must not ask for numbers, at any price: its launches may be recorded."""
+    return _recorded and on_gpu(tensor)
 
 
 def one_pass(function: Pass) -> Pass:

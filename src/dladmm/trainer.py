@@ -218,7 +218,8 @@ class Trainer:
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
         began = time.perf_counter()
-        with passes.compiling(self.options.compile), product_precision(self.options.precision):
+        recorded = isinstance(self._advance, Replayed)
+        with passes.compiling(self.options.compile, recorded), product_precision(self.options.precision):
             signs = self._advance()
         if signs is None:
             return Status.STALLED

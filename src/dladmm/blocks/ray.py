@@ -8,7 +8,7 @@ from torch import Tensor
 from dladmm.activations import Activation
 from dladmm.blocks.base import Term
 from dladmm.blocks.scratch import Scratch
-from dladmm.passes import blind, one_pass
+from dladmm.passes import one_pass, unasked
 from dladmm.subproblems import (
     SubproblemOptions,
     Trial,
@@ -90,7 +90,7 @@ class Ray:
     def first_curvature(self) -> Tensor:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
         linearised = self.required()
-        if not blind(self.H) and float(linearised) > 0:
+        if not unasked(self.H) and float(linearised) > 0:
             return linearised
         unbent = self.term.weight * ratio(self.term.total(squared_norm(self.change))[0], self.d_squared)
         kept_off = (1e-3 * unbent).clamp_min(torch.finfo(torch.float32).tiny)
@@ -115,7 +115,7 @@ class Ray:
         """The sigma (or delta) of the paper's backtracking from ``start``; infinite when the cap is reached."""
         if self.linear:
             return backtracked(self.required(), start, options.growth)
-        if blind(self.H):
+        if unasked(self.H):
             return self._curvature_blindly(start, options)
         squared, along, pull = torch.stack([self.d_squared, self.along, self.pull]).tolist()
         if squared == 0.0:
@@ -153,7 +153,7 @@ class Ray:
         """Move H and the prediction, on all rows."""
         if self.linear:
             move_along(self.H_all, self._change, step)
-        elif blind(self.H_all):
+        elif unasked(self.H_all):
             move_along(self.H_all, self._change, step)
             self.activation.write(self.H_all, self.term.prediction)
         elif self._tried is not None and self.rows is None and self._tried[0] == float(step):

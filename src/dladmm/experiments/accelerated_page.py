@@ -9,6 +9,7 @@ from typing import Any
 from dladmm.experiments.sizes import render as sizes
 
 METHODS = ("accelerated", "adam", "gd", "adagrad", "adadelta")
+BARE = "accelerated, no penalty"
 IMAGES = {
     "mnist": ("MNIST", {"20": 0.960, "50": 0.972, "100": 0.978, "200": 0.981}),
     "fashion_mnist": ("Fashion-MNIST", {"20": 0.870, "50": 0.880, "100": 0.887, "200": 0.890}),
@@ -32,6 +33,10 @@ def render(folder: Path) -> list[str]:
         path = folder / f"accelerated-{name}.json"
         if path.exists():
             reports[name] = json.loads(path.read_text(encoding="utf-8"))
+        bare = folder / f"accelerated-{name}-no-penalty.json"
+        if name in reports and bare.exists():
+            found = json.loads(bare.read_text(encoding="utf-8"))["methods"]["accelerated"]
+            reports[name]["methods"][BARE] = found
     parts = [_images(name, reports[name]) for name in IMAGES if name in reports]
     if any(name in reports for name in GRAPHS):
         parts.append(_graphs({name: reports[name] for name in GRAPHS if name in reports}))
@@ -47,11 +52,11 @@ def render(folder: Path) -> list[str]:
 def _images(name: str, report: dict[str, Any]) -> str:
     title, asked = IMAGES[name]
     lines = [f"## {title} 784-1000-1000-10, accelerated mode from its default: test accuracy", ""]
-    lines += [f"    {report['methods'][m]['command']}" for m in METHODS if m in report["methods"]]
+    lines += [f"    {report['methods'][m]['command']}" for m in (*METHODS, BARE) if m in report["methods"]]
     lines += ["", *_note(report), "| method | seeds | " + " | ".join(f"k={k}" for k in COLUMNS)]
     lines[-1] += " | 0.95 first at k | train accuracy | rises | s / iteration |"
     lines += ["| --- " * (len(COLUMNS) + 6) + "|"]
-    for method in METHODS:
+    for method in (*METHODS, BARE):
         if method not in report["methods"]:
             continue
         found = report["methods"][method]
@@ -141,7 +146,7 @@ def _spread(found: dict[str, Any], *, bold: bool) -> str:
 
 
 def _rises(method: str, runs: list[dict[str, Any]]) -> str:
-    return str(sum(run["rises"] for run in runs)) if method == "accelerated" else "-"
+    return str(sum(run["rises"] for run in runs)) if method in ("accelerated", BARE) else "-"
 
 
 def _seconds(runs: list[dict[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from dladmm.cells import differing
 from dladmm.report import Report
 from dladmm.report.data import METRICS, Run, read_report
 from dladmm.reproduce.plan import Cell
@@ -86,7 +87,7 @@ def gather(folder: Path, cells: list[Cell]) -> Evidence:
         if not (place / METRICS).exists():
             continue
         (run,) = read_report(place).runs
-        if _anywhere(run.settings) != _anywhere(cell.settings):
+        if differing(_anywhere(run.settings), _anywhere(cell.settings)):
             continue
         runs[cell.name] = run
         weighed = json.loads((place / METRICS).read_text(encoding="utf-8")).get("memory_bytes")
