@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "dladmm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+SPREAD = "distributed"
+"""The folder whose files are each as high as what they import."""
 
 ROWS = [
-    (row[1], re.findall(r"`([\w/]+)`", row[2]))
-    for row in re.finditer(r"^\| (\d \w+|beside) \| ((?:`[\w/]+`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    (row[1], re.findall(r"`(\w+)`", row[2]))
+    for row in re.finditer(r"^\| (\d \w+|beside) \| ((?:`\w+`(?:, )?)+) \|", PAGE, re.MULTILINE)
 ]
 LAYER = {room: name for name, rooms in ROWS for room in rooms}
-HEIGHT = {room: int(name[0]) if name[0].isdigit() else 0 for room, name in LAYER.items()}
+FILES = sorted(SOURCE.rglob("*.py"))
+DOORS = 6
 
 
-def room(parts: Sequence[str]) -> str:
-    """The room of a module, ``["engine", "Engine"]``: its file or folder, or a file of a folder that the page names."""
-    return named if (named := "/".join(parts[:2])) in LAYER else parts[0]
+def room(name: str) -> str:
+    """The room of a module, ``engine`` of ``dladmm.engine.Engine``; of the spread folder each file is one."""
+    _, first, *rest = [*name.split("."), "", ""]
+    file = SOURCE / SPREAD / f"{rest[0]}.py"
+    return f"{SPREAD}/{rest[0] if file.exists() else '__init__'}" if first == SPREAD else first
 
 
 def room_of(path: Path) -> str:
-    return room(path.relative_to(SOURCE).with_suffix("").parts)
+    return room(".".join(["dladmm", *path.relative_to(SOURCE).with_suffix("").parts]))
 
 
-FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = {room_of(path) for path in FILES}
 
 
@@ -40,25 +45,32 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, inside) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            yield from ((f"{module}.{alias.name}", inside) for alias in node.names)
+            yield from ((f"{node.module}.{alias.name}", inside) for alias in node.names)
         yield from imports(node, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
+def all_imports(path: Path) -> list[tuple[str, bool]]:
+    return list(imports(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def own_rooms(path: Path) -> set[str]:
-    found = set()
-    for name, _ in imports(ast.parse(path.read_text(encoding="utf-8"))):
-        package, *parts = name.split(".")
-        if package == "dladmm" and room(parts) in ROOMS - {room_of(path)}:
-            found.add(room(parts))
-    return found
+    found = {room(name) for name, _ in all_imports(path) if name.startswith("dladmm.")}
+    return (found & ROOMS) - {room_of(path)}
+
+
+@cache
+def height(name: str) -> int:
+    if not name.startswith(SPREAD):
+        return int(LAYER[name][0]) if LAYER[name] != "beside" else DOORS
+    return max((height(there) for there in own_rooms(SOURCE / f"{name}.py")), default=1)
 
 
 def test_the_page_names_every_room_once():
     named = [room for _, rooms in ROWS for room in rooms]
+    there = {name for name in ROOMS if not name.startswith(SPREAD)}
     assert len(named) == len(set(named))
-    assert ROOMS - set(named) == set(), "docs/architecture.md does not say where these rooms are"
-    assert set(named) - ROOMS == set(), "docs/architecture.md names rooms that are gone"
+    assert there - set(named) == set(), "docs/architecture.md does not say where these rooms are"
+    assert set(named) - there == set(), "docs/architecture.md names rooms that are gone"
 
 
 def test_imports_go_down():
@@ -66,14 +78,11 @@ def test_imports_go_down():
     for path in FILES:
         here = room_of(path)
         for there in own_rooms(path):
-            if LAYER[there] == "beside":
-                allowed = HEIGHT[here] >= 6  # doors, methods and programs
-            elif LAYER[here] == "beside":
-                allowed = HEIGHT[there] == 1  # the ground alone
-            else:
-                allowed = HEIGHT[there] <= HEIGHT[here]
-            if not allowed:
-                wrong.append(f"{path.name} ({LAYER[here]}) imports {there} ({LAYER[there]})")
+            beside = (
+                LAYER.get(here) == "beside"
+            )  # these import the ground alone, and doors and above import them
+            if height(there) > (1 if beside and LAYER.get(there) != "beside" else height(here)):
+                wrong.append(f"{here} ({height(here)}) imports {there} ({height(there)})")
     assert wrong == []
 
 
@@ -84,11 +93,11 @@ def test_the_mathematics_imports_no_world():
     wrong = []
     for path in FILES:
         here = room_of(path)
-        for name, inside in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, inside in all_imports(path):
             package = name.split(".")[0]
-            if package not in HEAVY or LAYER[here] == "beside":
+            if package not in HEAVY or LAYER.get(here) == "beside":
                 continue
-            late = inside or package == "sklearn" or HEIGHT[here] == 8
-            if HEIGHT[here] < HEAVY[package] or not late:
-                wrong.append(f"{path.name} ({LAYER[here]}) imports {package}")
+            late = inside or package == "sklearn" or height(here) == 8
+            if height(here) < HEAVY[package] or not late:
+                wrong.append(f"{here} ({height(here)}) imports {package}")
     assert wrong == []
