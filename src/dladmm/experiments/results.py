@@ -123,8 +123,8 @@ def _graph_benchmarks(folder: Path) -> str:
     lines = [
         "## Graphs: time and memory of an iteration, beside an Adam epoch of the same network and run",
         "",
-        "Certified: rho = 1.5, inside the certified region; paper: its settings at rho = 1e-3, to be set beside its table",
-        "of running times; accelerated: the default of the estimators, where a refused attempt counts.",
+        "Certified: rho = 1.5, inside the certified region; paper: its settings at rho = 1e-3, to be set beside its",
+        "table of running times; accelerated: the default of the estimators, where a refused attempt counts.",
         "",
     ]
     for name, where in BENCHMARKS.items():
