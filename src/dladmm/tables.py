@@ -94,7 +94,9 @@ def read_npz(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
         raise DataError(f"{path} could not be read as npz without pickles: {error}") from error
     strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     if strange:  # numpy hands out a member that is no array as its bytes
-        raise DataError(f"{path} holds {', '.join(strange)}, which is no array; it is not an npz file of numbers.")
+        raise DataError(
+            f"{path} holds {', '.join(strange)}, which is no array; it is not an npz file of numbers."
+        )
     missing = [name for name in needed if name not in arrays]
     if missing:
         raise DataError(

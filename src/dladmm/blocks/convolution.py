@@ -137,9 +137,13 @@ class Convolution(Block):
         """``A^T A`` of all patches, (groups, patch, patch) in float64."""
         total = v.new_zeros(self.groups, self.patch, self.patch, dtype=torch.float64)
         for part, weights in self._parts(v, rows):
-            patches = self._patches(part)
-            counted = None if weights is None else weights.repeat_interleave(patches.shape[1] // len(part), 0)
-            total += full_precision_gram(patches, counted)
+            patches = self._patches_by_sample(part)
+            if self.patch <= 4 * patches.shape[2]:  # nothing is copied, and many products keep a GPU busy
+                weights = None if weights is None else weights.reshape(-1, 1, 1, 1)
+                total += full_precision_gram(patches, weights).sum(0)
+            else:
+                counted = None if weights is None else weights.repeat_interleave(patches.shape[2], 0)
+                total += full_precision_gram(self._patches(part), counted)
         return total
 
     def _parts(self, v: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -152,6 +156,10 @@ class Convolution(Block):
 
     def _patches(self, v: Tensor) -> Tensor:
         """A itself: (groups, samples x positions, patch)."""
+        return self._patches_by_sample(v).transpose(0, 1).flatten(1, 2)
+
+    def _patches_by_sample(self, v: Tensor) -> Tensor:
+        """(samples, groups, positions, patch)."""
         flat = len(self.kernel) == 1
         image = v.unsqueeze(2) if flat else v
         kernel, dilation = (
@@ -163,8 +171,7 @@ class Convolution(Block):
             (1, *self.stride) if flat else self.stride,
         )
         found = nn.functional.unfold(image, kernel, dilation, padding, stride)
-        found = found.reshape(len(v), self.groups, self.patch, -1)
-        return found.permute(1, 0, 3, 2).reshape(self.groups, -1, self.patch)
+        return found.reshape(len(v), self.groups, self.patch, -1).mT
 
     def patch_lengths(self, v: Tensor) -> Tensor:
         """The length of every patch, over all channels: (samples, 1, positions)."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.passes import one_pass
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import squared_norm
 
@@ -61,22 +64,16 @@ class MaxPool(Block):
         for which the next entry is not above s. The problem is convex for s below the largest entry and for s above
         it, and both have this one stationary point, so it is the global minimiser.
         """
-        m = self._windows(anchor.value)
-        ordered = m.sort(dim=-1, descending=True).values
-        counts = torch.arange(1, m.shape[-1] + 1, device=m.device, dtype=m.dtype)
-        target = term.target.unsqueeze(-1)
-        s = (anchor.weight * ordered.cumsum(-1) + term.weight * target) / (
-            anchor.weight * counts + term.weight
+        squared = _solve(
+            v,
+            term.prediction,
+            anchor.value,
+            term.target,
+            term.rows,
+            window=self.window,
+            nu=anchor.weight,
+            c=term.weight,
         )
-        following = torch.cat([ordered[..., 1:], torch.full_like(target, -torch.inf)], -1)
-        first = (s >= following).long().argmax(-1, keepdim=True)
-        top = s.gather(-1, first)
-        found = torch.minimum(m, top).scatter(-1, m.argmax(-1, keepdim=True), top)
-        new = anchor.value.clone()
-        self._windows(new, write=found)
-        squared = squared_norm(new - v, term.rows)
-        v.copy_(new)
-        term.prediction.copy_(self.forward({}, v))
         return [Step("z", squared, None)]
 
     def _windows(self, x: Tensor, write: Tensor | None = None) -> Tensor:
@@ -115,6 +112,63 @@ class MaxPool(Block):
         gradient = anchor.weight * (v - anchor.value)
         self._windows(gradient, write=centre + pull * torch.where(pull > 0, shares, single))
         return squared_norm(gradient, term.rows)
+
+
+LARGEST_NETWORK = 9
+"""Entries of a window up to which they are ordered by comparisons of whole planes, which are faster than a sort."""
+
+
+@one_pass
+def _solve(
+    v: Tensor,
+    prediction: Tensor,
+    m: Tensor,
+    target: Tensor,
+    rows: Tensor | None,
+    *,
+    window: tuple[int, ...],
+    nu: float,
+    c: float,
+) -> Tensor:
+    """The new v and its maxima in place; the squared length of the move. A plane is one entry of every window."""
+    ordered = _descending(_planes(m, window))
+    pulled, weight = nu * ordered[0] + c * target, nu + c
+    top = pulled / weight
+    for following in ordered[1:]:
+        pulled, weight = pulled + nu * following, weight + nu
+        top = torch.where(top >= following, top, pulled / weight)
+    new = m.clone()
+    waiting = torch.ones_like(top, dtype=torch.bool)  # for the first entry that is a window's largest
+    for plane in _planes(new, window):
+        largest = (plane == ordered[0]) & waiting
+        waiting &= ~largest
+        plane.copy_(torch.where(largest, top, torch.minimum(plane, top)))
+    squared = squared_norm(new - v, rows)
+    v.copy_(new)
+    prediction.copy_(top)
+    return squared
+
+
+def _planes(x: Tensor, window: tuple[int, ...]) -> list[Tensor]:
+    """Views of x, one for every place in a window; entries beyond the last whole window are in none."""
+    ends = [size // w * w for size, w in zip(x.shape[2:], window, strict=True)]
+    found = []
+    for place in product(*map(range, window)):
+        steps = [slice(i, end, w) for i, end, w in zip(place, ends, window, strict=True)]
+        found.append(x[:, :, steps[0]] if len(steps) == 1 else x[:, :, steps[0], steps[1]])
+    return found
+
+
+def _descending(planes: list[Tensor]) -> list[Tensor]:
+    """The planes with every window's entries in falling order."""
+    if len(planes) > LARGEST_NETWORK:
+        return list(torch.stack(planes, -1).sort(dim=-1, descending=True).values.unbind(-1))
+    planes = list(planes)
+    for turn in range(len(planes)):  # odd-even transposition: n rounds order n entries
+        for i in range(turn % 2, len(planes) - 1, 2):
+            first, second = planes[i], planes[i + 1]
+            planes[i], planes[i + 1] = torch.maximum(first, second), torch.minimum(first, second)
+    return planes
 
 
 def _nearest_in_simplex(x: Tensor, allowed: Tensor) -> Tensor:
