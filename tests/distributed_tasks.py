@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy import sparse
+from torch import nn
 
-from dladmm import mlp, train, train_graph
+from dladmm import Recurrent, mlp, train, train_graph
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
 from dladmm.distributed.cost import iteration_traffic
@@ -300,3 +301,41 @@ def halo_products(comm, n_nodes, owner=None):
         (made.select(some, some).T @ G[mine[some]], (dense.T @ (G * kept[:, None]))[mine[some]]),
     ]
     return [(a.numpy(), b.numpy()) for a, b in pairs], str(found), made.shape
+
+
+NETWORKS = {
+    "convolutions": lambda: nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 2), nn.Tanh(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3),
+    ),
+    "a module of one's own": lambda: nn.Sequential(nn.Flatten(), Gated(), nn.Linear(6, 3)),
+    "a norm of the batch": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)
+    ),
+    "recurrent": lambda: nn.Sequential(Recurrent(nn.RNN(8, 5, batch_first=True)), nn.Linear(5, 3)),
+}  # fmt: skip
+
+
+class Gated(nn.Module):
+    """Not linear in its parameters, and unknown to the library."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(64, 6), nn.Linear(64, 6)
+
+    def forward(self, v):
+        return torch.tanh(self.a(v)) * torch.sigmoid(self.b(v))
+
+
+def network_trained(comm, name, settings, n_rows=33):
+    """A network of other blocks than an MLP's, on small images."""
+    rng = np.random.default_rng(5)
+    y = np.arange(n_rows) % 3
+    X = rng.normal(size=(n_rows, 1, 8, 8)) + y[:, None, None, None]
+    X = X[:, 0] if name == "recurrent" else X
+    settings = {"max_iter": 3, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
+    return told(quietly(train, NETWORKS[name](), X, y, communicator=comm, **settings))
+
+
+def networks_trained(comm, cases):
+    return {case: network_trained(comm, *settings) for case, settings in cases.items()}

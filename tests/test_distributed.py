@@ -357,3 +357,28 @@ def test_a_snapshot_of_a_graph_is_taken_up_by_other_parts(pool, tmp_path):
         answers = pool.run(tasks.graph_trained, world, longer, 40, folder)
         assert answers[0]["history"]["iteration"] == [1, 2, 3, 4, 5]
         close(answers[0]["params"], whole["params"], 1e-10)
+
+
+# Other blocks --------------------------------------------------------------------------------------------------
+
+OTHERS = {
+    "convolutions, exact": ("convolutions", {}),
+    "convolutions, quadratic": ("convolutions", {"w_solver": "quadratic", "a_solver": "quadratic"}),
+    "convolutions, accelerated": ("convolutions", {"mode": "accelerated"}),
+    "convolutions, fewer rows than ranks": ("convolutions", {"regularizer": "l2", "mode": "accelerated"}, 2),
+    "a module of one's own": ("a module of one's own", {}),
+    "a module of one's own, accelerated": ("a module of one's own", {"mode": "accelerated"}, 7),
+}
+
+
+def test_convolutions_pooling_and_modules_of_ones_own_agree(pool):
+    expected = pool.run(tasks.networks_trained, 1, OTHERS)[0]
+    answers = pool.run(tasks.networks_trained, 3, OTHERS)
+    for case in OTHERS:
+        check_agreement([answer[case] for answer in answers], expected[case])
+
+
+@pytest.mark.parametrize("name", ["a norm of the batch", "recurrent"])
+def test_blocks_that_cannot_be_spread_are_named_before_work_begins(pool, name):
+    for _, error in pool.outcomes(tasks.network_trained, 2, name, {}):
+        assert error.startswith("InputError: these blocks cannot be trained on several ranks:")

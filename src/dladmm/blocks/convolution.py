@@ -38,6 +38,7 @@ class Convolution(Block):
 
     linear = True
     counts_rows = True
+    sharded = True
     knows_of_input = ("gram", "factors", "factor_key")
     penalised = ("W",)
 
@@ -147,7 +148,8 @@ class Convolution(Block):
         return total
 
     def _parts(self, v: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-        positions = self._product(v[:1], v.new_zeros(self.n_out, self.n_in // self.groups, *self.kernel))
+        one = v.new_zeros((1, *v.shape[1:]))
+        positions = self._product(one, v.new_zeros(self.n_out, self.n_in // self.groups, *self.kernel))
         entries = positions[0, 0].numel() * self.patch * self.groups
         size = max(1, PART.get(v.device.type, PART["cpu"]) // entries)
         for begin in range(0, len(v), size):
@@ -198,7 +200,8 @@ class Convolution(Block):
             return []
         E = term.residual().flatten(2)
         samples = torch.as_tensor(term.samples(), dtype=torch.float64, device=E.device) * E.shape[2]
-        shift = -term.counted(E.sum(2)).sum(0) / samples.to(E.dtype)
+        (sums,) = term.total(term.counted(E.sum(2)).sum(0))
+        shift = -sums / samples.to(E.dtype)
         params["b"] += shift
         term.prediction += shift.reshape(-1, *[1] * len(self.kernel))
         return [Step("b", squared_norm(shift), term.weight / 2 * samples)]
@@ -206,14 +209,14 @@ class Convolution(Block):
     def _quadratic_W(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
         """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form."""
         W, c = params["W"], term.weight
-        d = self._backward(term.counted(term.residual()), v, W, of_input=False)
+        (d,) = term.total(self._backward(term.counted(term.residual()), v, W, of_input=False))
         if penalty.quadratic is None:
             return self._proximal_W(params, v, d, term, penalty, scope)
         d = d.add(W, alpha=penalty.quadratic / c)
         moved = self._product(v, d)
         d_squared = squared_norm(d)
         alpha = backtracked(
-            c * ratio(squared_norm(moved, term.rows), d_squared), scope.options.alpha0, scope.options.growth
+            c * ratio(self._length(moved, term), d_squared), scope.options.alpha0, scope.options.growth
         )
         step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
         W.sub_(d * step.to(d.dtype))
@@ -227,12 +230,12 @@ class Convolution(Block):
         W, c, options = params["W"], term.weight, scope.options
         alpha = options.alpha0
         if alpha is None:
-            alpha = float(c * ratio(squared_norm(self._product(v, d), term.rows), squared_norm(d)))
+            alpha = float(c * ratio(self._length(self._product(v, d), term), squared_norm(d)))
         alpha = max(alpha, torch.finfo(W.dtype).tiny)
         for _ in range(options.max_backtracks):
             move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
             moved, squared = self._product(v, move), squared_norm(move)
-            if float(c * squared_norm(moved, term.rows)) <= alpha * float(squared) * (1 + 1e-6):
+            if float(c * self._length(moved, term)) <= alpha * float(squared) * (1 + 1e-6):
                 W.add_(move)
                 term.prediction.add_(moved)
                 return Step("W", squared, torch.full_like(squared, alpha / 2))
@@ -247,12 +250,13 @@ class Convolution(Block):
         """
         W, c, memory = params["W"], term.weight, scope.memory
         if "gram" not in memory:
-            memory["gram"] = self._gram(v, term.rows)
+            (memory["gram"],) = term.total(self._gram(v, term.rows))
             memory.pop("factor_key", None)
         damping = scope.options.damping_of(self.patch, last=scope.last)
         quadratic = penalty.quadratic
         W_all = W.double().reshape(self.groups, -1, self.patch)
-        d = self._backward(term.counted(term.residual()), v, W, of_input=False).double().reshape(W_all.shape)
+        (d,) = term.total(self._backward(term.counted(term.residual()), v, W, of_input=False))
+        d = d.double().reshape(W_all.shape)
         shifts = damping * memory["gram"].diagonal(dim1=1, dim2=2).mean(1)
         if quadratic is None:
             found = [
@@ -272,7 +276,7 @@ class Convolution(Block):
             move, totals = -torch.stack(solved), torch.stack([total for _, total in memory["factors"]])
             rates = c * totals - quadratic / 2
         moved = self._product(v, move.to(W.dtype).reshape(W.shape))
-        each, moved_squared = move.square().sum((1, 2)), squared_norm(moved, term.rows)
+        each, moved_squared = move.square().sum((1, 2)), self._length(moved, term)
         if quadratic is not None:
             step = line_search(-(d * move).sum(), moved_squared + totals @ each)
             move, moved = move * step, moved.mul_(step.to(W.dtype))
@@ -284,9 +288,14 @@ class Convolution(Block):
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         E = term.counted(term.residual())
-        gradient = term.weight * self._backward(E, v, params["W"], of_input=False)
-        total = squared_norm(penalty.stationarity(params["W"], gradient))
-        return total + squared_norm(term.weight * E.flatten(2).sum((0, 2))) if self.bias else total
+        own = self._backward(E, v, params["W"], of_input=False), E.flatten(2).sum((0, 2))
+        product, sums = term.total(*own)
+        total = squared_norm(penalty.stationarity(params["W"], term.weight * product))
+        return total + squared_norm(term.weight * sums) if self.bias else total
+
+    def _length(self, moved: Tensor, term: Term) -> Tensor:
+        """``||A d^T||^2`` over all samples."""
+        return term.total(squared_norm(moved, term.rows))[0]
 
     # Input -----------------------------------------------------------------------------------------------------
 

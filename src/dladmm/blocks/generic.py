@@ -28,6 +28,7 @@ class Generic(Block):
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
         self.module = copy.deepcopy(module).train()
         self.has_statistics = any(isinstance(part, _NormBase) for part in module.modules())
+        self.sharded = not self.has_statistics  # statistics of a batch would be those of one rank
         self.linear = isinstance(module, nn.Linear) if linear is None else linear
         self.continuous = continuous
         self.penalised = tuple(name for name, p in module.named_parameters() if p.ndim > 1)
@@ -131,11 +132,12 @@ class Generic(Block):
         if not params:
             return total
         names = list(params)
-        gradients = local_gradients(
+        own = local_gradients(
             [params[name] for name in names],
             lambda values: self.forward(dict(zip(names, values, strict=True)), v),
             term,
         )[1]
+        gradients = term.total(*own)
         for name, gradient in zip(names, gradients, strict=True):
             if name in self.penalised:
                 gradient = penalty.stationarity(params[name], gradient)
@@ -198,7 +200,21 @@ def majorised_step(
     only the difference of the predictions is searched. When the cap is reached nothing moves.
     """
     old, gradients = local_gradients(start, evaluate, term)
+    if anchor is None:  # parameters, which all samples speak of
+        gradients = list(term.total(*gradients))
     residual = old - term.target
+
+    def everywhere(*numbers: float) -> Sequence[float]:
+        """Sums over the samples of this process as sums over all."""
+        if term.shards is None:
+            return numbers
+        found: list[float] = term.total(old.new_tensor(numbers, dtype=torch.float64))[0].tolist()
+        return found
+
+    def lengths(*numbers: float) -> Sequence[float]:
+        """The same of sums over the entries of what moves, which parameters have alike on every rank."""
+        return numbers if anchor is None else everywhere(*numbers)
+
     own = 0.0
     if anchor is not None:
         own = anchor.weight
@@ -206,7 +222,7 @@ def majorised_step(
         gradients[0] = gradients[0] + own * centre
     zero = torch.zeros((), dtype=torch.float64, device=old.device)
     first = _first_curvature(scope, kind, term.weight, own)
-    if sum(float(squared_norm(g)) for g in gradients) == 0.0:
+    if lengths(sum(float(squared_norm(g)) for g in gradients))[0] == 0.0:
         return Found(start, zero, torch.full_like(zero, first / 2))
     values, new = start, old
 
@@ -221,20 +237,22 @@ def majorised_step(
         if anchor is not None:
             rise += own * float((moves[0].double() * (centre + moves[0] / 2).double()).sum())
         return Trial(
-            rise,
-            sum(float((g.double() * move.double()).sum()) for g, move in pairs),
-            sum(float(squared_norm(move)) for move in moves),
+            *everywhere(rise),
+            *lengths(
+                sum(float((g.double() * move.double()).sum()) for g, move in pairs),
+                sum(float(squared_norm(move)) for move in moves),
+            ),
         )
 
     def slack() -> float:
-        return torch.finfo(old.dtype).eps * term.weight / 2 * float(squared_norm(residual))
+        return torch.finfo(old.dtype).eps * term.weight / 2 * everywhere(float(squared_norm(residual)))[0]
 
     curvature = searched(trial, first, slack, scope.options)
     if curvature is None:
         return Found(start, zero, torch.full_like(zero, first / 2))
     scope.memory[kind] = curvature
     term.prediction.copy_(new)
-    squared = sum(float(squared_norm(moved - x)) for moved, x in zip(values, start, strict=True))
+    (squared,) = lengths(sum(float(squared_norm(moved - x)) for moved, x in zip(values, start, strict=True)))
     return Found(values, zero + squared, torch.full_like(zero, curvature / 2))
 
 

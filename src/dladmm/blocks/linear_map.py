@@ -32,6 +32,7 @@ class LinearMap(Block):
 
     linear = True
     counts_rows = True
+    sharded = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
@@ -81,12 +82,12 @@ class LinearMap(Block):
         curvature = ratio(squared_norm(prediction - term.prediction, term.rows), squared)
         v.copy_(found)
         term.prediction.copy_(prediction)
-        return [Step("a", squared, (anchor.weight + term.weight * curvature) / 2)]
+        return [Step("a", squared, (anchor.weight + term.weight * curvature) / 2, own=True)]
 
     def _diagonal(self, v: Tensor, scope: Scope) -> Tensor | None:
         """The diagonal of ``A A^T`` for one sample, None where it is not diagonal: a random vector tells."""
         if "diagonal" not in scope.memory:
-            one = torch.zeros_like(v[:1], dtype=torch.float64)
+            one = v.new_zeros((1, *v.shape[1:]), dtype=torch.float64)
             output = self.module(one)
             diagonal = self.module(self.adjoint(torch.ones_like(output), one))
             generator = torch.Generator().manual_seed(0)
@@ -116,7 +117,7 @@ class Composed(Block):
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
         self._behind = not first
-        self.counts_rows, self.penalised = block.counts_rows, block.penalised
+        self.counts_rows, self.penalised, self.sharded = block.counts_rows, block.penalised, block.sharded
         self.knows_of_input, self.remembers = block.knows_of_input, block.remembers
 
     def __repr__(self) -> str:
@@ -198,7 +199,7 @@ class Composed(Block):
     def only_moves_entries(self, v: Tensor) -> bool:
         """Whether the maps are a reshaping or reordering (A is orthogonal), asked of one random sample."""
         generator = torch.Generator().manual_seed(0)
-        probe = torch.rand(v[:1].shape, generator=generator, dtype=torch.float64).to(v.device)
+        probe = torch.rand((1, *v.shape[1:]), generator=generator, dtype=torch.float64).to(v.device)
         mapped = self.mapped(probe)
         return mapped.numel() == probe.numel() and torch.allclose(self.adjoint(mapped, probe), probe)
 

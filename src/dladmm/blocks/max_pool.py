@@ -17,6 +17,7 @@ class MaxPool(Block):
     """``g(v)_j = max of v over window j``, windows side by side; entries beyond the last whole window are not seen."""
 
     counts_rows = True
+    sharded = True
 
     def __init__(self, window: tuple[int, ...]) -> None:
         self.window = window

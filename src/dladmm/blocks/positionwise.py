@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ class Positionwise(Block):
 
     linear = True
     counts_rows = True
+    sharded = True
 
     def __init__(self, affine: Affine) -> None:
         self.affine = affine
@@ -60,6 +63,7 @@ def _rows(x: Tensor) -> Tensor:
 
 def _term(term: Term) -> Term:
     prediction = term.prediction.view(-1, term.prediction.shape[-1])  # a view: it is moved in place
-    positions = len(prediction) // len(term.prediction)
+    positions = math.prod(term.prediction.shape[1:-1])
     rows = None if term.rows is None else term.rows.repeat_interleave(positions, 0)
-    return Term(term.weight, _rows(term.target), prediction, rows)
+    shards = None if term.shards is None else term.shards.repeated(positions)
+    return Term(term.weight, _rows(term.target), prediction, rows, shards=shards)

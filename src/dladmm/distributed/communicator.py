@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -25,17 +25,26 @@ class DistributedError(DladmmError, RuntimeError):
 
 @dataclass
 class Traffic:
-    """What a rank handed to collective calls: how many, how many bytes, and how long it waited in them."""
+    """What a rank handed to collective calls: how many, how many bytes, and how long it waited in them.
+
+    ``exchanged`` are those of the bytes that went to single ranks as boundary rows.
+    """
 
     calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    exchanged: int = 0
 
     def __sub__(self, earlier: Traffic) -> Traffic:
-        return Traffic(self.calls - earlier.calls, self.bytes - earlier.bytes, self.seconds - earlier.seconds)
+        return Traffic(
+            self.calls - earlier.calls,
+            self.bytes - earlier.bytes,
+            self.seconds - earlier.seconds,
+            self.exchanged - earlier.exchanged,
+        )
 
     def copy(self) -> Traffic:
-        return Traffic(self.calls, self.bytes, self.seconds)
+        return replace(self)
 
 
 class Communicator:
@@ -145,6 +154,7 @@ class Group(Communicator):
         out = rows.new_empty((sum(received), *rows.shape[1:]))
         with self._counted("an exchange of boundary rows", rows.nbytes):
             dist.all_to_all_single(out, rows.contiguous(), list(received), list(sent), group=self._group)
+        self.traffic.exchanged += rows.nbytes
         return out
 
     @contextmanager
