@@ -13,7 +13,16 @@ import torch
 from scipy import sparse
 from torch import nn
 
-from dladmm import Recurrent, mlp, train, train_graph
+from dladmm import (
+    GCNClassifier,
+    MLPClassifier,
+    MLPRegressor,
+    Recurrent,
+    datasets,
+    mlp,
+    train,
+    train_graph,
+)
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
 from dladmm.distributed.cost import iteration_traffic
@@ -339,3 +348,14 @@ def network_trained(comm, name, settings, n_rows=33):
 
 def networks_trained(comm, cases):
     return {case: network_trained(comm, *settings) for case, settings in cases.items()}
+
+
+def estimators_fitted(comm):
+    """scikit-learn's interface on the default group; without a seed rank 0's is taken."""
+    assert current().size == comm.size
+    X, y = data()
+    names = np.array(["a", "b", "c"])[y]
+    classifier = quietly(MLPClassifier((6,), max_iter=4).fit, X, names)
+    regressor = quietly(MLPRegressor((6,), max_iter=4, random_state=1).fit, X, X[:, :2])
+    graph = quietly(GCNClassifier((6,), max_iter=3, random_state=0).fit, datasets.load("karate"))
+    return [*classifier.coefs_, *regressor.coefs_, *(p.detach().numpy() for p in graph.module_.parameters())]

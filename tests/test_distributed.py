@@ -138,6 +138,12 @@ def test_an_initialised_process_group_is_picked_up(pool):
     assert [len(answer["rows"][0]) for answer in answers] == [16, 15, 15, 15]
 
 
+def test_estimators_pick_up_the_process_group(pool):
+    answers = pool.run(tasks.estimators_fitted, 4)
+    for answer in answers[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(answers[0], answer, strict=True))
+
+
 def test_ranks_with_different_arrays_are_refused(pool):
     for _, error in pool.outcomes(tasks.given_other_arrays, 3):
         assert error.startswith("InputError: X, y must be the same whole arrays on all 3 ranks")

@@ -12,6 +12,7 @@ import torch
 
 import killing_ranks
 from dladmm import load_model
+from dladmm.distributed import launch
 from dladmm.distributed.launch import check_folder_is_known, launched, local_device
 from dladmm.errors import InputError
 from dladmm.run_config import RunConfig
@@ -78,3 +79,25 @@ def test_profile_of_one_process(tmp_path, capsys):
     assert answer.exit_code == 0
     assert json.loads(answer.stdout)["traffic"]["ranks"] == 1
     assert "communication  none: one process" in answer.stderr
+
+
+def test_other_commands_are_refused_under_torchrun(monkeypatch):
+    from typer.testing import CliRunner
+
+    from dladmm.cli import app
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    answer = CliRunner().invoke(app, ["datasets", "list"])
+    assert isinstance(answer.exception, InputError)
+    assert "dladmm datasets runs in one process" in str(answer.exception)
+
+
+def test_several_agents_with_restarts_are_told_what_they_need(monkeypatch):
+    for name, value in {
+        "RANK": "0", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "rendezvous", lambda *_, **__: iter([("store", 0, 2)]))
+    with pytest.raises(InputError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"), launched("cpu"):
+        pass

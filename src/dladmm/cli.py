@@ -12,7 +12,7 @@ import typer
 from dladmm import compare_cli, datasets_cli, report_cli, reproduce_cli, train_cli
 from dladmm._version import __version__
 from dladmm.distributed import DistributedError
-from dladmm.distributed.launch import rank_of_environment
+from dladmm.distributed.launch import check_command, rank_of_environment
 from dladmm.errors import DladmmError
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
@@ -44,6 +45,7 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train neural networks with ADMM instead of back-propagation."""
+    check_command(context.invoked_subcommand)
 
 
 @app.command()

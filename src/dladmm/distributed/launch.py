@@ -24,6 +24,12 @@ def rank_of_environment() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def check_command(name: str | None) -> None:
+    """Only training is spread over ranks: the other commands would do the same work as often as there are ranks."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and name != "train":
+        raise InputError(f"dladmm {name} runs in one process; leave torchrun out.")
+
+
 def restarted() -> bool:
     """Whether torchrun has started this process anew after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
