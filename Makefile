@@ -3,6 +3,8 @@
 #   make test    own virtual environment, then the whole test suite
 # A second run of either does not install again. For those who change it:
 #   make lint types      style and spelling; types
+#   make chaos           faults, load and bad input at full size, and the table of docs/reliability.md (half an hour)
+#   make audit           bandit on src/, pip-audit on constraints.txt (docs/security.md)
 #   make docs            the site, in docs/_build/html; warnings are errors, examples and tutorials are executed
 #   make release-check   wheel and sdist; the wheel installed in an environment of its own and tried from elsewhere
 
@@ -40,6 +42,17 @@ format: $(VENV)/.ready-lint
 release-check: $(VENV)/.ready-release
 	@$(BIN)/python .ci/release_check.py
 
+CHAOS := PYTHONPATH=tests:tests/datasets $(BIN)/python -W ignore -m
+
+.PHONY: chaos audit
+chaos: $(VENV)/.ready-test
+	@$(CHAOS) chaos $(ARGS)
+	@$(CHAOS) chaos.page
+
+audit: $(VENV)/.ready-audit
+	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src
+	@$(BIN)/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
 docs: $(VENV)/.ready-docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -q -j $(WORKERS) -b html docs docs/_build/html
 	@echo "Wrote docs/_build/html/index.html"
@@ -63,6 +76,10 @@ $(VENV)/.ready-test: $(VENV)/.ready-base
 $(VENV)/.ready-lint: $(VENV)/.ready-test
 	@echo "Installing the linters (once) ..."
 	@$(PIP) --editable '.[test,lint]'
+	@touch $@
+
+$(VENV)/.ready-audit: $(VENV)/.ready-base
+	@$(PIP) --editable '.[audit]'
 	@touch $@
 
 $(VENV)/.ready-docs: $(VENV)/.ready-base

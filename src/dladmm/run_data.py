@@ -112,12 +112,12 @@ def _whole(array: Array, name: str, path: Path) -> Array:
 
 
 def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
-    x = np.asarray(x)
-    if x.ndim != 2 or len(x) != len(np.asarray(y)):
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or len(x) != (len(y) if y.ndim else None):
         raise InputError(
-            f"x must have one row a sample and y one entry a row; got {x.shape} and {len(np.asarray(y))}."
+            f"x must have one row a sample and y one entry a row; got shapes {x.shape} and {y.shape}."
         )
-    kept, held, encoded, n_outputs, classes = split_rows(np.asarray(y), config)
+    kept, held, encoded, n_outputs, classes = split_rows(y, config)
     return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
 
 

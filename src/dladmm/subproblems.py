@@ -114,6 +114,12 @@ def unit(x: Tensor) -> tuple[Tensor, Tensor]:
     return x / power, power
 
 
+def ranged_squared_norm(x: Tensor) -> Tensor:
+    """``||x||^2`` also where the squares of its entries are no float32 any more; two passes more than the plain one."""
+    scaled, power = unit(x)
+    return squared_norm(scaled) * power.double().square()
+
+
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:
     """``numerator / denominator``, and ``otherwise`` where the denominator is zero."""
     safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))

@@ -16,7 +16,7 @@ from dladmm import Callback, Result
 from dladmm.callbacks import Checkpoint
 from dladmm.trainer import Trainer
 
-SECONDS = 120.0
+SECONDS = 60.0
 
 
 class BreakOff(Callback):

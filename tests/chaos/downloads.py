@@ -216,5 +216,9 @@ def run(ledger: Ledger, count: int, seed: int) -> None:
     patience = mock.patch.multiple(_download, TIMEOUT=(2.0, 1.0), PATIENCE=0.5)
     for name, (behaviours, outcome) in CASES.items():
         for _ in range(count):
-            with ledger.attempt(name, SECONDS), patience, tempfile.TemporaryDirectory() as folder:
+            with (
+                ledger.attempt(name, SECONDS, by_clock=True),
+                patience,
+                tempfile.TemporaryDirectory() as folder,
+            ):
                 judge(list(behaviours), outcome, Path(folder))

@@ -42,11 +42,11 @@ class Ledger:
         self._began = self._told = time.monotonic()
 
     @contextmanager
-    def attempt(self, what: str, limit: float | None = None) -> Iterator[None]:
-        """One attempt; with ``limit`` one that takes more seconds is lost (POSIX, main thread)."""
+    def attempt(self, what: str, limit: float | None = None, *, by_clock: bool = False) -> Iterator[None]:
+        """One attempt; with ``limit`` one that takes more seconds of the processor, or of the clock, is lost."""
         self.tried += 1
         try:
-            with time_limit(limit):
+            with time_limit(limit, by_clock=by_clock):
                 yield
         except Exception as error:
             self.lost += 1
@@ -83,8 +83,8 @@ class Ledger:
 
 
 @contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
-    """A :class:`Violation` in the block when it takes longer."""
+def time_limit(seconds: float | None, *, by_clock: bool = False) -> Iterator[None]:
+    """A :class:`Violation` in the block when it takes longer; on a busy machine only the processor's time is fair."""
     if seconds is None:
         yield
         return
@@ -92,10 +92,11 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     def too_long(number: int, frame: object) -> None:
         raise Violation(f"no end after {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, too_long)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timer, number = (signal.ITIMER_REAL, signal.SIGALRM) if by_clock else (signal.ITIMER_PROF, signal.SIGPROF)
+    before = signal.signal(number, too_long)
+    signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(timer, 0)
+        signal.signal(number, before)

@@ -13,6 +13,7 @@ from dladmm.subproblems import (
     SubproblemOptions,
     Trial,
     backtracked,
+    ranged_squared_norm,
     ratio,
     rise_of_square,
     searched,
@@ -73,7 +74,7 @@ class Ray:
         ``v - value``."""
         self._change, self.change = change, self._pick(change)
         self.strength, self.own = strength, own
-        self.d_squared = squared_norm(d)
+        self.d_squared = _squared(d)
         self.along = self.d_squared if g is d else self._inner(g, d)
         self.pull = torch.zeros_like(self.along) if offset is None or self.linear else self._inner(offset, d)
         if offset is not None and self.term.shards is not None:  # d has rows here and on other ranks
@@ -85,14 +86,14 @@ class Ray:
         bent = self.change
         if self.slope is not None:
             bent = torch.mul(bent, self.slope, out=self.scratch.take("entries", bent))
-        return self.term.weight * ratio(self.term.total(squared_norm(bent))[0], self.d_squared) + self.own
+        return self.term.weight * ratio(self.term.total(_squared(bent))[0], self.d_squared) + self.own
 
     def first_curvature(self) -> Tensor:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
         linearised = self.required()
         if not unasked(self.H) and float(linearised) > 0:
             return linearised
-        unbent = self.term.weight * ratio(self.term.total(squared_norm(self.change))[0], self.d_squared)
+        unbent = self.term.weight * ratio(self.term.total(_squared(self.change))[0], self.d_squared)
         kept_off = (1e-3 * unbent).clamp_min(torch.finfo(torch.float32).tiny)
         return torch.where(linearised > 0, linearised, kept_off)
 
@@ -184,3 +185,8 @@ def move_along(x: Tensor, d: Tensor, step: Tensor | float) -> None:
         x.addcmul_(d, step.to(d.dtype), value=-1)
     else:
         x.sub_(d, alpha=step)
+
+
+def _squared(x: Tensor) -> Tensor:
+    """``||x||^2``; where the device is not waited for, the plain one, which reads memory once."""
+    return squared_norm(x) if unasked(x) else ranged_squared_norm(x)

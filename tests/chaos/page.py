@@ -1,0 +1,55 @@
+"""docs/reliability.md's table, made from docs/results/chaos.json: ``python -m chaos.page``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from chaos.__main__ import RESULTS
+from chaos.plan import LINES
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+MARKED = re.compile(r"(<!-- chaos: begin -->\n).*?(<!-- chaos: end -->)", re.DOTALL)
+
+
+def rendered(results: dict[str, Any]) -> str:
+    """The table in Markdown, and a sentence about when and where."""
+    lines = ["| | tried | survived | lost | seconds | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    known = [(line, results["lines"][line.name]) for line in LINES if line.name in results["lines"]]
+    for line, found in known:
+        notes = "; ".join(f"{name}: {shown(value)}" for name, value in found["notes"].items())
+        figures = " | ".join(f"{found[key]:,}" for key in ("tried", "survived", "lost"))
+        lines.append(f"| {line.title} | {figures} | {found['seconds']:,.0f} | {notes} |")
+    totals = [sum(found[key] for _, found in known) for key in ("tried", "survived", "lost", "seconds")]
+    lines.append("| **all** | " + " | ".join(f"**{total:,.0f}**" for total in totals) + " | |")
+    machine = results["machine"]
+    where = f"Python {machine['python']}, torch {machine['torch']}, {machine['cpu_count']} cores"
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{where}; two lines at a time, seconds by the clock of a machine shared with others.",
+            "",
+        ]
+    )
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, (int, float)) else str(value)
+
+
+def with_table(page: str, results: dict[str, Any]) -> str:
+    return MARKED.sub(lambda match: match[1] + rendered(results) + match[2], page)
+
+
+def main() -> None:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
