@@ -72,7 +72,8 @@ class Engine:
         self.options = SubproblemOptions() if options is None else options
         self.rows = rows
         if rows is not None and not all(block.counts_rows for block in chain):
-            raise InputError("sample weights need a network of linear layers and known activations only.")
+            deaf = ", ".join(dict.fromkeys(repr(block) for block in chain if not block.counts_rows))
+            raise InputError(f"sample weights cannot be used: they do not count in {deaf}.")
         if at_once is not None and not all(block.by_rows for block in chain):
             raise InputError("rows in chunks need a network of linear layers and known activations only.")
         if not comm.alone and not all(block.sharded for block in chain):
@@ -305,7 +306,8 @@ class Engine:
         for l, block in enumerate(self.chain):
             if block.own_variables:
                 v = self._input(state, l)
-                coupling = coupling + block.own_energy(state.params[l], v, predictions[l], state.weight(l))
+                args = state.params[l], v, predictions[l], state.weight(l), self.rows
+                coupling = coupling + block.own_energy(*args)
         r = pairs[-1][0] - pairs[-1][1]
         return Energy(
             risk=self._local_risk(state.outputs[-1]),

@@ -27,8 +27,8 @@ class ModuleClassifier(MLPClassifier):
     The factory returns an ``nn.Sequential`` that ends in ``nn.Linear(..., n_classes)``; None is one hidden layer of 100
     relu units. X has flat rows, as scikit-learn wants them; a network of images begins with ``nn.Unflatten``. The other
     parameters and the attributes are those of :class:`~dladmm.MLPClassifier`, without ``coefs_`` and
-    ``intercepts_``; ``module_`` is the trained network. Sample weights need a network of closed forms (linear,
-    convolution, pooling, known activations).
+    ``intercepts_``; ``module_`` is the trained network. Sample weights need a network without
+    batch normalisation.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)

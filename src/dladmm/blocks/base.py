@@ -182,8 +182,10 @@ class Block(ABC):
         """The prediction without its cache; a block with own variables keeps those in ``prediction``."""
         return self.forward(params, v)
 
-    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
-        """What ties a block's own variables, if it has any: their part of the Lagrangian."""
+    def own_energy(
+        self, params: Params, v: Tensor, prediction: Tensor, weight: float, rows: Tensor | None = None
+    ) -> Tensor:
+        """What ties a block's own variables, if it has any: their part of the Lagrangian, rows as in Term."""
         return torch.zeros((), dtype=torch.float64, device=v.device)
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:

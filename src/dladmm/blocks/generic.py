@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term, like_rows
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import Trial, rise_of_square, searched, squared_norm
 
@@ -28,6 +28,7 @@ class Generic(Block):
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
         self.module = copy.deepcopy(module).train()
         self.has_statistics = any(isinstance(part, _NormBase) for part in module.modules())
+        self.counts_rows = not self.has_statistics  # torch's statistics count every sample once
         self.sharded = not self.has_statistics  # statistics of a batch would be those of one rank
         self.linear = isinstance(module, nn.Linear) if linear is None else linear
         self.continuous = continuous
@@ -136,6 +137,7 @@ class Generic(Block):
             [params[name] for name in names],
             lambda values: self.forward(dict(zip(names, values, strict=True)), v),
             term,
+            of_parameters=True,
         )[1]
         gradients = term.total(*own)
         for name, gradient in zip(names, gradients, strict=True):
@@ -159,14 +161,19 @@ class Found:
         self.values, self.squared, self.rate = values, squared, rate
 
 
-def local_gradients(values: list[Tensor], evaluate: Evaluate, term: Term) -> tuple[Tensor, list[Tensor]]:
-    """The prediction and the gradient of ``(weight/2)||target - evaluate(values)||^2`` in the values."""
+def local_gradients(
+    values: list[Tensor], evaluate: Evaluate, term: Term, *, of_parameters: bool = False
+) -> tuple[Tensor, list[Tensor]]:
+    """The prediction and the gradient of ``(weight/2)||target - evaluate(values)||^2`` in the values.
+
+    Parameters sum over the samples, each as often as it counts; a sample's own variables know of one sample.
+    """
     leaves = [value.detach().requires_grad_() for value in values]
     with torch.enable_grad():
         prediction = evaluate(leaves)
-        gradients = torch.autograd.grad(
-            prediction, leaves, term.weight * (prediction.detach() - term.target), allow_unused=True
-        )
+        pull = term.weight * (prediction.detach() - term.target)
+        pull = term.counted(pull) if of_parameters else pull
+        gradients = torch.autograd.grad(prediction, leaves, pull, allow_unused=True)
     filled = [
         torch.zeros_like(x) if g is None else g.detach() for x, g in zip(leaves, gradients, strict=True)
     ]
@@ -199,10 +206,13 @@ def majorised_step(
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
     """
-    old, gradients = local_gradients(start, evaluate, term)
+    old, gradients = local_gradients(start, evaluate, term, of_parameters=anchor is None)
     if anchor is None:  # parameters, which all samples speak of
         gradients = list(term.total(*gradients))
     residual = old - term.target
+    rows = (
+        None if anchor is None else term.rows
+    )  # of what moves: a sample's variables count as often as it does
 
     def everywhere(*numbers: float) -> Sequence[float]:
         """Sums over the samples of this process as sums over all."""
@@ -233,27 +243,41 @@ def majorised_step(
         new = evaluate(values)
         moves = [moved - x for moved, x in zip(values, start, strict=True)]
         pairs = zip(gradients, moves, strict=True)
-        rise = term.weight / 2 * float(rise_of_square((new - old).double(), residual.double()))
+        change, gap = (_rooted(x.double(), term.rows) for x in (new - old, residual))
+        rise = term.weight / 2 * float(rise_of_square(change, gap))
         if anchor is not None:
-            rise += own * float((moves[0].double() * (centre + moves[0] / 2).double()).sum())
+            rise += own * _inner(moves[0], centre + moves[0] / 2, rows)
         return Trial(
             *everywhere(rise),
             *lengths(
-                sum(float((g.double() * move.double()).sum()) for g, move in pairs),
-                sum(float(squared_norm(move)) for move in moves),
+                sum(_inner(g, move, rows) for g, move in pairs),
+                sum(float(squared_norm(move, rows)) for move in moves),
             ),
         )
 
     def slack() -> float:
-        return torch.finfo(old.dtype).eps * term.weight / 2 * everywhere(float(squared_norm(residual)))[0]
+        squared = float(squared_norm(residual, term.rows))
+        return torch.finfo(old.dtype).eps * term.weight / 2 * everywhere(squared)[0]
 
     curvature = searched(trial, first, slack, scope.options)
     if curvature is None:
         return Found(start, zero, torch.full_like(zero, first / 2))
     scope.memory[kind] = curvature
     term.prediction.copy_(new)
-    (squared,) = lengths(sum(float(squared_norm(moved - x)) for moved, x in zip(values, start, strict=True)))
+    moves = zip(values, start, strict=True)
+    (squared,) = lengths(sum(float(squared_norm(moved - x, rows)) for moved, x in moves))
     return Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+
+
+def _rooted(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Rows times the root of how often they count, so that squares count so often."""
+    return x if rows is None else x * like_rows(rows.to(x.dtype).sqrt(), x)
+
+
+def _inner(x: Tensor, y: Tensor, rows: Tensor | None) -> float:
+    """``<x, y>`` in float64, every row as often as it counts."""
+    product = x.double() * y.double()
+    return float((product if rows is None else product * like_rows(rows.double(), product)).sum())
 
 
 def _first_curvature(scope: Scope, kind: str, weight: float, own: float) -> float:

@@ -153,8 +153,10 @@ class Composed(Block):
     def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return self.block.recompute(params, self.mapped(v), prediction)
 
-    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
-        return self.block.own_energy(params, self.mapped(v), prediction, weight)
+    def own_energy(
+        self, params: Params, v: Tensor, prediction: Tensor, weight: float, rows: Tensor | None = None
+    ) -> Tensor:
+        return self.block.own_energy(params, self.mapped(v), prediction, weight, rows)
 
     def to_module(self, params: Params) -> nn.Module:
         return nn.Sequential(*(m.to_module({}) for m in self.maps), self.block.to_module(params))

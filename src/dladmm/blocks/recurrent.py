@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term, like_rows
 from dladmm.blocks.generic import local_gradients, majorised_step, proximal_point
 from dladmm.blocks.linear_map import LinearMap
 from dladmm.recurrent_module import Recurrent
@@ -39,6 +39,7 @@ class RecurrentStates(Block):
     """
 
     own_variables = True
+    counts_rows = True
     remembers = ("B", "V", "S")
 
     def __init__(self, layer: Recurrent) -> None:
@@ -103,10 +104,12 @@ class RecurrentStates(Block):
     def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return prediction  # variables, not a cache
 
-    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float) -> Tensor:
+    def own_energy(
+        self, params: Params, v: Tensor, prediction: Tensor, weight: float, rows: Tensor | None = None
+    ) -> Tensor:
         """``sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``."""
         apart = prediction - self.predicted(params, v, prediction)
-        return weight / 2 * squared_norm(apart)
+        return weight / 2 * squared_norm(apart, rows)
 
     # Updates ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +143,7 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(dict(zip(names, values, strict=True)), v, s)
 
-        own = Term(term.weight, s, torch.empty_like(s))
+        own = Term(term.weight, s, torch.empty_like(s), term.rows)
         found = majorised_step(start, evaluate, point, None, own, scope, "B")
         for p, new in zip(start, found.values, strict=True):
             p.copy_(new)
@@ -153,9 +156,10 @@ class RecurrentStates(Block):
         """
         s = term.prediction
         before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)[..., : self.n_hidden]
-        factors = [self._factor(inputs, scope) for inputs in (v, before)]
+        factors = [self._factor(inputs, term, scope) for inputs in (v, before)]
         start = [p @ L for p, L in zip(_joined(params, self.bias), factors, strict=True)]
         root = (quadratic / term.weight) ** 0.5
+        counts = 1.0 if term.rows is None else like_rows(term.rows.to(s.dtype).sqrt(), s)
 
         def unwhitened(values: list[Tensor]) -> Params:
             solved = [
@@ -166,13 +170,14 @@ class RecurrentStates(Block):
 
         def evaluate(values: list[Tensor]) -> Tensor:
             trial = unwhitened(values)
-            parts = [self.predicted(trial, v, s), *(root * trial[name] for name in self.penalised)]
+            predicted = counts * self.predicted(trial, v, s)  # squares count as often as their sample
+            parts = [predicted, *(root * trial[name] for name in self.penalised)]
             return torch.cat([part.flatten() for part in parts])
 
         def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
             return [p - g / curvature for p, g in zip(start, slopes, strict=True)]
 
-        wanted = s.flatten()
+        wanted = (counts * s).flatten()
         target = torch.cat([wanted, wanted.new_zeros(sum(params[name].numel() for name in self.penalised))])
         found = majorised_step(
             start, evaluate, point, None, Term(term.weight, target, torch.empty_like(target)), scope, "B"
@@ -181,11 +186,12 @@ class RecurrentStates(Block):
             params[name].copy_(p)
         return Step("W", found.squared, found.rate)
 
-    def _factor(self, inputs: Tensor, scope: Scope) -> Tensor:
+    def _factor(self, inputs: Tensor, term: Term, scope: Scope) -> Tensor:
         """L, from the mean over samples and time."""
         rows = inputs.reshape(-1, inputs.shape[-1])
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if self.bias else rows
-        gram = full_precision_gram(rows) / len(rows)
+        counts = None if term.rows is None else term.rows.repeat_interleave(inputs.shape[1], 0)
+        gram = full_precision_gram(rows, counts) / (term.samples() * inputs.shape[1])
         damping = scope.options.damping * gram.diagonal().mean()
         return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
 
@@ -227,7 +233,7 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(params, values[0], s)
 
-        own = Term(term.weight, s, torch.empty_like(s))
+        own = Term(term.weight, s, torch.empty_like(s), term.rows)
         found = majorised_step([v], evaluate, point, anchor, own, scope, "V")
         v.copy_(found.values[0])
         return [Step("a", found.squared, found.rate)]
@@ -237,11 +243,12 @@ class RecurrentStates(Block):
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         """Of B and of the states."""
         names, s = list(params), term.prediction
-        own = Term(term.weight, s, s)
+        own = Term(term.weight, s, s, term.rows)
         slopes = local_gradients(
             [params[name] for name in names],
             lambda values: self.predicted(dict(zip(names, values, strict=True)), v, s),
             own,
+            of_parameters=True,
         )[1]
         total = torch.zeros((), dtype=torch.float64, device=v.device)
         for name, slope in zip(names, slopes, strict=True):
@@ -251,7 +258,7 @@ class RecurrentStates(Block):
         slope = local_gradients([s], lambda values: self.predicted(params, v, values[0]) - values[0], apart)[
             1
         ][0]
-        return total + squared_norm(slope + term.weight * term.residual())
+        return total + squared_norm(slope + term.weight * term.residual(), term.rows)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
         """Through all of time: ``g`` is the unrolled layer here."""
@@ -261,7 +268,7 @@ class RecurrentStates(Block):
         s = term.prediction
         own = Term(term.weight, s, s)
         slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
-        return squared_norm(slope + anchor.weight * (v - anchor.value))
+        return squared_norm(slope + anchor.weight * (v - anchor.value), term.rows)
 
 
 class StateSelection(LinearMap):
