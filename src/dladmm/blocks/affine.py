@@ -52,7 +52,7 @@ class Affine(Block):
     counts_rows = True
     by_rows = True
     sharded = True
-    knows_of_input = ("gram", "factor", "factor_key", "sums")
+    knows_of_input = ("gram", "factor", "factor_key", "sums", "own sums")
     penalised = ("W",)
 
     def __init__(self, n_in: int, n_out: int, bias: bool = True) -> None:
