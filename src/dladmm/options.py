@@ -59,7 +59,8 @@ class TrainOptions:
         On a GPU: elementwise work compiled into single kernels, and the launches of a quadratic iteration recorded and
         replayed. It pays in long runs; the first iterations take seconds.
     ``precision``
-        On a GPU: ``"tf32"`` lets large float32 products round their factors to TF32. Gram matrices stay in float32.
+        ``"tf32"``: on a GPU, large float32 products round their factors to TF32. ``"bfloat16"``: products that give a
+        direction to go round theirs to bfloat16, the others on a GPU to TF32. Gram matrices stay in float32.
     ``max_memory``
         Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Where all rows at once would
         take more, they are worked on in chunks, X is read where it lies (a numpy memmap may be larger than memory), and

@@ -15,6 +15,7 @@ from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
 from dladmm.passes import advance, blind, by_columns, column_sums, gap, on_gpu
+from dladmm.precision import direction
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
 from dladmm.subproblems import (
@@ -342,7 +343,7 @@ class Affine(Block):
         for part, some in term.parts(A):
             E = scope.buffer("gap", part.prediction, part)
             gap(E, part.prediction, part.target, part.rows)
-            own = [E.T @ some, column_sums(E)]
+            own = [direction(E.T, some), column_sums(E)]
             found = [total.add_(more) for total, more in zip(found, own, strict=True)] if found else own
         return found[0], found[1]
 
@@ -365,7 +366,7 @@ class Affine(Block):
         return self.pull_back(params, v, term.prediction, term.weight * term.residual())
 
     def pull_back(self, params: Params, v: Tensor, prediction: Tensor, force: Tensor) -> Tensor:
-        return force @ by_columns(params["W"])
+        return direction(force, by_columns(params["W"]))
 
 
 def _squared(products: Products, term: Term) -> Tensor:

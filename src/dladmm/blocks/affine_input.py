@@ -12,6 +12,7 @@ from torch import Tensor
 from dladmm.blocks.base import Anchor, Scope, Step, Term
 from dladmm.blocks.quadratic_input import majorised_length, solved_step
 from dladmm.passes import blind, by_columns, descend, gap, inner_products
+from dladmm.precision import plus_direction
 from dladmm.rows import Again, over
 from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search, row_squared_norms
 
@@ -76,4 +77,4 @@ def _gradient(W: Tensor, a: Tensor, value: Tensor, c: float, part: Term, scope: 
     E = scope.buffer("gap", part.prediction, part)
     gap(E, part.prediction, part.target, None)
     difference = torch.sub(a, value, out=scope.buffer("gradient", a, part))
-    return difference.addmm_(E, by_columns(W), alpha=c)
+    return plus_direction(difference, E, by_columns(W), c)
