@@ -25,6 +25,7 @@ class Block:
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
 import numpy as np, dladmm
+assert "sklearn" not in sys.modules  # it takes longer to import than all the rest
 X = np.random.default_rng(0).normal(size=(20, 3)); y = np.arange(20) % 2
 print(dladmm.train(dladmm.mlp([3, 4, 2]), X, y, max_iter=2).status.name)
 dladmm.datasets.load("digits")
@@ -32,7 +33,8 @@ dladmm.datasets.load("digits")
 
 
 def test_training_needs_only_torch_numpy_scipy_and_scikit_learn():
-    done = subprocess.run([sys.executable, "-c", MINIMAL], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "error", "-c", MINIMAL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "MAX_ITER"
 
