@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from running_benchmarks import run_benchmark
 
 from dladmm import InputError, datasets, mlp, train
 from dladmm.precision import direction, plus_direction, product_precision
+from running_benchmarks import run_benchmark
 
 
 def factors(dtype=torch.float32):
