@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ def render(folder: Path) -> list[str]:
     lines = ["## Networks that are no MLP: test accuracy", ""]
     lines += [*(f"    {command}" for command in commands), ""]
     lines += [
-        "Two CPU cores shared with other work, so the times say little; mean of the seeds.",
+        "Mean of the seeds. CPU cores were shared with other work, so their times say little.",
         "",
-        "| network | data | images | method | seeds | "
+        "| network | data | images | method | device | seeds | "
         + " | ".join(f"k={k}" for k in SHOWN)
         + " | rises | s / iteration |",
-        "| --- " * (7 + len(SHOWN)) + "|",
+        "| --- " * (8 + len(SHOWN)) + "|",
     ]
     lines += [_row(report, name) for report in reports for name in report["methods"]]
     return ["\n".join([*lines, ""])]
@@ -42,6 +43,15 @@ def _row(report: dict[str, Any], name: str) -> str:
     seconds = sum(run["seconds_per_iteration"] for run in runs) / len(runs)
     shown = [f"{method['mean'][k]:.4f}" if k in method["mean"] else "-" for k in SHOWN]
     rises = "-" if name == "adam" else str(sum(run["rises"] for run in runs))
-    ours = "dlADMM" if report["network"] == "sign" and name == "accelerated" else name
-    cells = [NAMES[report["network"]], report["data"], report["samples"], ours, len(runs), *shown, rises]
+    where = re.sub(r"cuda \(NVIDIA (.*?),.*", r"\1", method.get("device", "cpu"))
+    cells = [
+        NAMES[report["network"]],
+        report["data"],
+        report["samples"],
+        name,
+        where,
+        len(runs),
+        *shown,
+        rises,
+    ]
     return "| " + " | ".join([*map(str, cells), f"{seconds:.2f}"]) + " |"
