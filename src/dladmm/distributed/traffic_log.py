@@ -44,6 +44,7 @@ class TrafficLog(Callback):
             int(median(t.calls for t in self.iterations)),
             int(median(t.bytes for t in self.iterations)),
             median(t.seconds for t in self.iterations),
+            int(median(t.exchanged for t in self.iterations)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,6 +54,7 @@ class TrafficLog(Callback):
             "ranks": self.size,
             "calls_an_iteration": typical.calls,
             "bytes_an_iteration": typical.bytes,
+            "boundary_bytes_an_iteration": typical.exchanged,
             "seconds_an_iteration": typical.seconds,
         }
 
@@ -60,8 +62,9 @@ class TrafficLog(Callback):
         if self.size == 1:
             return "communication  none: one process"
         typical = self.typical
+        rows = f" ({typical.exchanged:,} of them boundary rows)" if typical.exchanged else ""
         return (
-            f"communication  {typical.calls} calls and {typical.bytes:,} bytes an iteration on each of {self.size} "
-            f"ranks, measuring included (median); {1e3 * typical.seconds:.2f} ms in them of "
+            f"communication  {typical.calls} calls and {typical.bytes:,} bytes{rows} an iteration on each of "
+            f"{self.size} ranks, measuring included (median); {1e3 * typical.seconds:.2f} ms in them of "
             f"{1e3 * median(self._walls or [0.0]):.2f} ms"
         )
