@@ -106,20 +106,42 @@ sphinx_gallery_conf = {
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
-class PagesNamedInProse(SphinxPostTransform):
-    """The pages are read on GitHub too, and name each other as ``docs/theory.md``: on the site that is a link."""
+class NamesInProse(SphinxPostTransform):
+    """The pages are read on GitHub too, and name pages as ``docs/theory.md`` and code as ``engine.Engine.sweep``.
+
+    On the site those are links, to the page and to the reference.
+    """
 
     default_priority = 5
 
     def run(self, **_: Any) -> None:
         for literal in list(self.document.findall(nodes.literal)):
+            if isinstance(literal.parent, nodes.reference):
+                continue
             text = literal.astext()
             name = text.removeprefix("docs/").removesuffix(".md")
-            known = text == f"docs/{name}.md" and name in self.env.found_docs
-            if known and not isinstance(literal.parent, nodes.reference) and self.env.docname != name:
-                uri = self.app.builder.get_relative_uri(self.env.docname, name)
-                title = self.env.titles[name].astext().split(":")[0]
-                literal.replace_self(nodes.reference("", title, refuri=uri, internal=True))
+            if text == f"docs/{name}.md" and name in self.env.found_docs:
+                if self.env.docname != name:
+                    title = nodes.Text(self.env.titles[name].astext().split(":")[0])
+                    literal.replace_self(self._link(name, "", title))
+            elif re.fullmatch(r"[a-z_]+(\.\w+)+", text) and (found := self._documented(text)):
+                literal.replace_self(self._link(*found, literal.deepcopy()))
+
+    def _link(self, docname: str, anchor: str, shown: nodes.Node) -> nodes.reference:
+        uri = self.app.builder.get_relative_uri(self.env.docname, docname) + (f"#{anchor}" if anchor else "")
+        return nodes.reference("", "", shown, refuri=uri, internal=True)
+
+    def _documented(self, text: str) -> tuple[str, str] | None:
+        """Where the reference has a name of the library; it may have it under a shorter one."""
+        if not _exists(f"dladmm.{text}"):
+            return None
+        objects = self.env.get_domain("py").objects  # type: ignore[attr-defined]
+        parts = text.split(".")
+        for end in (".".join(parts[-2:]), parts[-1]):
+            found = {(o.docname, o.node_id) for name, o in objects.items() if name.endswith(f".{end}")}
+            if len({docname for docname, _ in found}) == 1 and (end != parts[-1] or len(found) == 1):
+                return min(found, key=lambda pair: len(pair[1]))
+        return None
 
 
 def _exists_elsewhere(_app: Sphinx, _env: Any, node: Any, shown: Any) -> Any:
@@ -181,7 +203,7 @@ MAYBE = ("distributed", "scaling", "reliability", "security")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_post_transform(PagesNamedInProse)
+    app.add_post_transform(NamesInProse)
     app.connect("autodoc-process-docstring", _plain_signs)
     app.connect("source-read", _existing_pages)
     app.connect("missing-reference", _exists_elsewhere)
