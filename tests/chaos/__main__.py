@@ -39,8 +39,29 @@ def work(name: str, size: int, seed: int) -> None:
     print(json.dumps(ledger.closed().to_dict() | {"size": size, "seed": seed}))
 
 
+def parts_of(line: Line, share: float, seed: int) -> list[tuple[int, int]]:
+    """Size and seed of every part."""
+    size = size_of(line, share)
+    if line.parts == 1 or size < line.full:
+        return [(size, seed)]
+    return [(size // line.parts, line.parts * seed + part) for part in range(line.parts)]
+
+
+def together(line: Line, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parts of a line as one."""
+    first = found[0]
+    if len(found) == 1:
+        return first
+    summed = {
+        key: sum(part[key] for part in found) for key in ("tried", "survived", "lost", "seconds", "size")
+    }
+    names = dict.fromkeys(name for part in found for name in part["notes"])
+    notes = {name: sum(part["notes"].get(name, 0) for part in found) for name in names}
+    return first | summed | {"notes": notes, "faults": [fault for part in found for fault in part["faults"]]}
+
+
 def in_process(line: Line, size: int, seed: int) -> dict[str, Any]:
-    """One line in a process of its own: what it breaks, it breaks there."""
+    """A part of a line in a process of its own: what it breaks, it breaks there."""
     print(f"{line.title} ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "chaos", "--work", line.name, "--size", str(size), "--seed", str(seed)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -74,6 +95,7 @@ def main() -> int:
     )
     parser.add_argument("--share", type=float, default=1.0, help="a share of the full size, as 0.01")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=WORKERS, help="processes at a time")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
@@ -86,13 +108,19 @@ def main() -> int:
     from dladmm.machine import describe
 
     results: dict[str, Any] = before | {"command": "make chaos", "machine": describe("cpu")}
-    with ThreadPoolExecutor(WORKERS) as pool:
+    with ThreadPoolExecutor(given.workers) as pool:
         running = {
-            pool.submit(in_process, line, size_of(line, given.share), given.seed): line for line in chosen
+            pool.submit(in_process, line, size, seed): line
+            for line in chosen
+            for size, seed in parts_of(line, given.share, given.seed)
         }
+        found: dict[str, list[dict[str, Any]]] = {line.name: [] for line in chosen}
         for done in as_completed(running):
-            found = done.result()
-            results["lines"][found["name"]] = found
+            line = running[done]
+            found[line.name].append(done.result())
+            if len(found[line.name]) < len(parts_of(line, given.share, given.seed)):
+                continue
+            results["lines"][line.name] = together(line, found[line.name])
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))

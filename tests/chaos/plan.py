@@ -12,7 +12,10 @@ from chaos.ledger import Ledger
 
 @dataclass(frozen=True)
 class Line:
-    """One row. ``full`` and ``small`` are what the module's function takes as its size (a count, a stride, ...)."""
+    """One row. ``full`` and ``small`` are what the module's function takes as its size (a count, a stride, ...).
+
+    At full size a long line is done in ``parts``, each with a seed of its own.
+    """
 
     name: str
     title: str
@@ -21,6 +24,7 @@ class Line:
     full: int
     small: int
     format: str | None = None
+    parts: int = 1
 
     def run(self, ledger: Ledger, size: int, seed: int) -> None:
         # imported here: a line must not pay for what the others need
@@ -39,7 +43,7 @@ LINES = (
     Line("calls", "Malformed calls of train, train_graph and the estimators", "bad_input", "run_calls", 1, 1),
     Line("commands", "Malformed command lines, without a traceback", "bad_input", "run_commands", 1, 1),
     Line("files", "Files missing, damaged, unreadable; folders read-only; disk full", "bad_input", "run_files", 1, 1),
-    Line("numerics", "Random training problems: finite, ended, never uphill", "numerics", "run", 1000, 6),
+    Line("numerics", "Random training problems: finite, ended, never uphill", "numerics", "run", 1000, 6, parts=5),
     Line("nan", "NaN or infinity put into the state at a random iteration", "faults", "run_nan", 500, 8),
     Line("singular", "Gram matrices without an inverse, or nearly none", "faults", "run_singular", 400, 8),
     Line("kills", "SIGKILL at random moments of training", "checkpoints", "run_kills", 200, 3),
@@ -54,7 +58,7 @@ LINES = (
     Line("control", "Control: the same pickles do run under Python's own loader", "hostile", "run_control", 1, 1),
     Line("downloads", "Downloads: lies, cuts, stalls, redirects (server on this machine)", "downloads", "run", 5, 1),
     Line("pages", "HTML reports of hostile names, markup and browser", "pages", "run", 1, 16),
-    Line("determinism", "Same seed twice, and after resuming: bit-equal on CPU", "determinism", "run", 200, 2),
+    Line("determinism", "Same seed twice, and after resuming: bit-equal on CPU", "determinism", "run", 60, 2, parts=3),
     Line("endurance", "Long run on digits: memory and file handles flat", "endurance", "run", 2000, 60),
     Line("no pickle", "Reading and writing of files while unpickling raises", "supply_chain", "run_no_pickle", 1, 1),
     Line("source", "Source without unpickling, eval, shells; pinned versions", "supply_chain", "run_source", 1, 1),
