@@ -26,6 +26,7 @@ from dladmm import (
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.distributed import current, share
 from dladmm.distributed.cost import iteration_traffic
+from dladmm.distributed.graph_part import GraphPart
 from dladmm.distributed.halo import halo_matrix
 from dladmm.distributed.partition import partitioned
 from dladmm.distributed.traffic_log import TrafficLog
@@ -359,3 +360,36 @@ def estimators_fitted(comm):
     regressor = quietly(MLPRegressor((6,), max_iter=4, random_state=1).fit, X, X[:, :2])
     graph = quietly(GCNClassifier((6,), max_iter=3, random_state=0).fit, datasets.load("karate"))
     return [*classifier.coefs_, *regressor.coefs_, *(p.detach().numpy() for p in graph.module_.parameters())]
+
+
+def graph_in_parts(comm, mode, spoil=None):
+    """The same graph, of which every rank brings its own nodes and the edges that touch them."""
+    rng = np.random.default_rng(3)
+    pairs, x, y, labelled = random_graph(rng, 40, 6, 3)
+    y[:2] = (0, 1)
+    owner = np.random.default_rng(0).integers(0, comm.size, 40)
+    if comm.size == 4:
+        owner[owner == 2] = 3  # a rank without nodes
+
+    def part(rank, world):
+        mine = owner == rank
+        touching = mine[pairs].any(1)
+        if spoil == "edges" and rank == 0:
+            touching[:10] = False
+        return GraphPart(
+            owner, pairs[touching].T, x[mine], y[mine], labelled[mine], n_classes=3, test_mask=~labelled[mine]
+        )
+
+    settings = {
+        "max_iter": 3,
+        "dtype": "float64",
+        "eps_abs": 0.0,
+        "eps_rel": 0.0,
+        "hidden": (5,),
+        "mode": mode,
+    }
+    nodes = Nodes()
+    common = {"callbacks": [nodes], "communicator": comm, **settings}
+    whole = quietly(train_graph, x, pairs.T, y, labelled, validation=~labelled, partition=owner, **common)
+    parts = quietly(train_graph, part, validation="test", **common)
+    return told(whole), told(parts) | {"nodes": nodes.nodes}

@@ -370,6 +370,20 @@ def test_a_snapshot_of_a_graph_is_taken_up_by_other_parts(pool, tmp_path):
         close(answers[0]["params"], whole["params"], 1e-10)
 
 
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_a_graph_that_no_rank_has_whole_is_trained_as_the_whole_one(pool, world):
+    for mode in ("convergent", "accelerated"):
+        for whole, parts in pool.run(tasks.graph_in_parts, world, mode):
+            close(parts["params"], whole["params"], 1e-10)
+            close(parts["rows"], whole["rows"], 1e-10)
+            assert parts["history"]["val_accuracy"] == whole["history"]["val_accuracy"]
+
+
+def test_an_edge_that_one_of_its_ranks_does_not_know_is_refused(pool):
+    for _, error in pool.outcomes(tasks.graph_in_parts, 3, "convergent", "edges"):
+        assert error.startswith("InputError: every edge between two ranks must be in the edge_index of both")
+
+
 # Other blocks --------------------------------------------------------------------------------------------------
 
 OTHERS = {

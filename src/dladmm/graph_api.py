@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from dladmm.datasets import GraphData
 from dladmm.distributed import ALONE, Communicator, Shards
 from dladmm.distributed.entrance import on_whole_graph
 from dladmm.distributed.graph import own_graph
+from dladmm.distributed.graph_part import GraphPart, own_part
 from dladmm.distributed.partition import partitioned
 from dladmm.errors import InputError
 from dladmm.graph import (
@@ -100,7 +102,8 @@ def train_graph(
     made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
 
     Where ``torch.distributed`` has been initialised, every rank calls this with the same graph and keeps its own nodes
-    of it (docs/distributed.md); ``partition``, the rank of every node, is found where it is not given.
+    of it (docs/distributed.md); ``partition``, the rank of every node, is found where it is not given. Where no rank
+    has the whole graph, ``data(rank, world)`` returns a :class:`~dladmm.distributed.graph_part.GraphPart`.
 
     >>> from dladmm import datasets
     >>> result = train_graph(datasets.load("karate"), hidden=(16,), max_iter=5)
@@ -118,21 +121,17 @@ def train_graph(
         raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
-    given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
-    problem = graph_problem(
-        given,
-        hidden=hidden,
-        activation=activation,
-        rows=rows,
-        loss=get_loss(loss),
-        validation=validation,
-        prox=prox,
-        dtype=torch_dtype,
-        device=torch_device,
-        scaled=chosen.scale_inputs,
-        comm=comm,
-        partition=partition,
-    )
+    settings: dict[str, Any] = {
+        "hidden": hidden, "activation": activation, "rows": rows, "loss": get_loss(loss), "validation": validation,
+        "prox": prox, "dtype": torch_dtype, "device": torch_device, "scaled": chosen.scale_inputs, "comm": comm,
+    }  # fmt: skip
+    if callable(data):
+        with comm.together():
+            part = data(comm.rank, comm.size)
+        problem = part_problem(part, **settings)
+    else:
+        given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
+        problem = graph_problem(given, partition=partition, **settings)
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
@@ -256,6 +255,44 @@ def graph_problem(
     return GraphProblem(chain, x, risk, second, scaling)
 
 
+def part_problem(
+    part: GraphPart,
+    *,
+    hidden: Sequence[int],
+    activation: str | dict[str, Any] | Activation,
+    rows: Rows,
+    loss: Loss,
+    validation: Any,
+    prox: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    scaled: bool,
+    comm: Communicator,
+) -> GraphProblem:
+    """The same of a graph of which this rank has a part alone; ``validation`` is "val", "test" or None."""
+    if rows != "all" or validation not in (None, "val", "test") or loss.kind != "classification":
+        raise InputError(
+            "a graph in parts is trained with rows='all', classes, and validation 'val' or 'test'."
+        )
+    own = own_part(part, comm, dtype, device)
+    with comm.together():
+        labels = to_tensor(part.y, "y").cpu()
+        chosen = [part.train_mask, *([getattr(part, f"{validation}_mask")] if validation else [])]
+        if any(mask is None for mask in chosen):
+            raise InputError("a part needs train_mask, and the mask that validation names.")
+        masks = [to_tensor(mask, "mask").cpu().bool() for mask in chosen]
+        risks = [_risk(loss, labels, mask, part.n_classes, prox, dtype, device) for mask in masks]
+    check_several_classes(loss, risks[0].target[masks[0].to(device)], comm)
+    n_features = own.x.shape[1]
+    chain = gcn([n_features, *hidden, part.n_classes], own.adjacency, activation, propagated=True)
+    features = np.asarray(part.x, dtype=np.float64)
+    scaling = Scaling.of_nodes(features, dtype, device, comm) if scaled else None
+    x = own.x if scaling is None else scaling.apply(own.x)
+    own_risks = [own.risk(risk, comm) for risk in risks]
+    second = (x, own_risks[1]) if validation else None
+    return GraphProblem(chain, x, own_risks[0], second, scaling, own.shards)
+
+
 def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> Tensor | None:
     if validation is None:
         return None
@@ -295,7 +332,7 @@ def _risk(
 ) -> Risk:
     """The loss on the nodes of a mask. What y says of the others (-1, NaN) is not looked at."""
     known = labels.clone()
-    known[~mask] = labels[mask][0]
+    known[~mask] = labels[mask][0] if bool(mask.any()) else 0  # a rank's nodes may have no label
     target = loss.encode(known, n_outputs, dtype).to(device)
     weight = mask.to(device, dtype)[:, None]
     return Risk(loss, target, weight, solver="fista" if prox == "fista" else "auto")

@@ -114,12 +114,19 @@ class Scaling:
         return cls(shaped[0], scale, (columns[0], columns[1]))
 
     @classmethod
-    def of_nodes(cls, features: Any, dtype: torch.dtype, device: torch.device) -> Scaling:
-        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all."""
+    def of_nodes(
+        cls, features: Any, dtype: torch.dtype, device: torch.device, comm: Communicator = ALONE
+    ) -> Scaling:
+        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all.
+
+        With ``comm`` the features are those of one rank's nodes.
+        """
         squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
-        total = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
-        size = np.where(total > 0, total / max(features.shape[0], 1), 1.0) ** (RARITY / 2)
-        length = float(np.sqrt(np.asarray(squares @ size**-2.0, dtype=np.float64)).mean())
+        own = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
+        *total, n_nodes = _totals(np.append(own, features.shape[0]), comm)
+        size = np.where(np.array(total) > 0, np.array(total) / max(n_nodes, 1), 1.0) ** (RARITY / 2)
+        lengths = np.sqrt(np.asarray(squares @ size**-2.0, dtype=np.float64))
+        length = float(_totals(lengths.sum(keepdims=True), comm)[0] / max(n_nodes, 1))
         scale = torch.from_numpy(size * (length / NODE_LENGTH if length > 0 else 1.0)).to(device, dtype)
         return cls(torch.zeros_like(scale), scale)
 
@@ -150,6 +157,12 @@ class Scaling:
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return (self.shift, self.scale) if self.columns is None else self.columns
+
+
+def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, Any]:
+    sums = torch.from_numpy(own).to(getattr(comm, "device", torch.device("cpu")))
+    found: np.ndarray[Any, Any] = comm.total(sums)[0].cpu().numpy()
+    return found
 
 
 def _nothing(x: Tensor | Source) -> Tensor:

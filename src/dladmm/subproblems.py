@@ -116,6 +116,8 @@ def unit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def ranged_squared_norm(x: Tensor) -> Tensor:
     """``||x||^2`` also where the squares of its entries are no float32 any more; two passes more than the plain one."""
+    if x.numel() == 0:  # a rank may have no rows
+        return squared_norm(x)
     scaled, power = unit(x)
     return squared_norm(scaled) * power.double().square()
 

@@ -68,6 +68,8 @@ def on_whole_graph(function: Callable[Arguments, Returned]) -> Callable[Argument
         comm: Communicator = given.get("communicator") or current()
         if comm.alone:
             return function(*args, **kwargs)
+        if callable(given["data"]) and given.get("partition") is not None:
+            raise InputError("a graph in parts brings its partition; leave partition out.")
         given["communicator"] = comm
         given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)
         with comm.refusals():

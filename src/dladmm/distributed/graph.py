@@ -26,7 +26,7 @@ class OwnGraph:
     nodes: Tensor
     adjacency: HaloMatrix
     x: Tensor
-    shards: Shards
+    shards: Shards | None
 
     def risk(self, whole: Risk, comm: Communicator) -> Risk:
         """The risk on this rank's nodes."""
@@ -56,5 +56,4 @@ def own_graph(
     else:
         x = torch.from_numpy(np.ascontiguousarray(product)).to(device, dtype)
     shards = Shards.of(comm, len(nodes), nodes=nodes)
-    assert shards is not None
     return OwnGraph(nodes.to(device), halo_matrix(matrix, partition, comm, dtype, device), x, shards)
