@@ -194,6 +194,8 @@ CALAMITIES = {
 
 
 def run_calamities(ledger: Ledger, count: int, seed: int) -> None:
+    with tempfile.TemporaryDirectory() as first:  # what is imported on first use may be out of reach later
+        a_run(Path(first), max_iter=3)
     for _ in range(count):
         for name, (calamity, how) in CALAMITIES.items():
             with ledger.attempt(name), tempfile.TemporaryDirectory() as folder:
