@@ -28,7 +28,7 @@ def test_it_runs_on_digits(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "benchopt", "run", str(benchmark), "-d", "digits", *chosen, "-o", "MLP*[width=16]",
          "--max-runs", "2", "-r", "1", "--no-plot", "--no-html", "--output", "found"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=180,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
