@@ -237,3 +237,14 @@ def test_the_targets_of_every_step_must_have_the_steps(sequences):
         train(network(LAYERS[0], last=False), X, largest[:, :2])
     with pytest.raises(InputError):
         train(network(LAYERS[0], last=False), X, first)
+
+
+def test_a_gru_begins_nearly_as_an_elman_network():
+    """Open to what comes, with little of the old state kept: otherwise the first iterations hardly reach the states."""
+    x, ones = torch.randn(6, 3, dtype=torch.float64), torch.ones(6, 5, dtype=torch.float64)
+    block = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True)))
+    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    still = {name: torch.zeros_like(p) if p.ndim > 1 else p for name, p in params.items()}
+    assert torch.allclose(block.cell(still, x, ones), torch.sigmoid(-2 * ones))
+    without = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True, bias=False)))
+    assert set(without.initial_parameters(torch.Generator(), 1.0)) == {"weight_ih_l0", "weight_hh_l0"}

@@ -27,6 +27,9 @@ _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_ce
 """Torch's cells whose state is the hidden state alone."""
 
 
+GATES: dict[str, tuple[float, ...]] = {"GRU": (2.0, -2.0, 0.0)}
+"""Initial biases, gates in torch's order: a GRU begins nearly as an Elman network and learns when to differ."""
+
 ROUNDS = 3
 """A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
 
@@ -54,7 +57,7 @@ class RecurrentStates(Block):
         return f"RecurrentStates({self.kind}, {self.n_in}, {self.n_hidden})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        """Weights of He's deviation, biases zero; without a generator the layer's own values.
+        """Weights of He's deviation, biases those of :data:`GATES`; without a generator the layer's own values.
 
         ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
         """
@@ -64,6 +67,9 @@ class RecurrentStates(Block):
         for p in own.values():
             deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
+        if self.bias:
+            for gate, bias in enumerate(GATES.get(self.kind, ())):
+                own["bias_ih_l0"][gate * self.n_hidden :][: self.n_hidden] = bias
         return own
 
     def to_module(self, params: Params) -> nn.Module:
