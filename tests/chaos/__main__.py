@@ -56,7 +56,10 @@ def together(line: Line, found: list[dict[str, Any]]) -> dict[str, Any]:
         key: sum(part[key] for part in found) for key in ("tried", "survived", "lost", "seconds", "size")
     }
     names = dict.fromkeys(name for part in found for name in part["notes"])
-    notes = {name: sum(part["notes"].get(name, 0) for part in found) for name in names}
+    notes = {
+        name: (max if name.startswith("slowest") else sum)(part["notes"].get(name, 0) for part in found)
+        for name in names
+    }
     return first | summed | {"notes": notes, "faults": [fault for part in found for fault in part["faults"]]}
 
 

@@ -89,7 +89,7 @@ def run_flips(ledger: Ledger, count: int, seed: int) -> None:
 # What else can happen to a folder ------------------------------------------------------------------------------
 
 
-def a_run(folder: Path, max_iter: int = 30, **options: object) -> Result:
+def a_run(folder: Path, max_iter: int = 15, **options: object) -> Result:
     rng = np.random.default_rng(1)
     y = np.arange(40) % 3
     x = rng.normal(size=(40, 5)) + np.eye(3, 5)[y]

@@ -26,14 +26,8 @@ def rendered(results: dict[str, Any]) -> str:
     lines.append("| **all** | " + " | ".join(f"**{total:,.0f}**" for total in totals) + " | |")
     machine = results["machine"]
     where = f"Python {machine['python']}, torch {machine['torch']}, {machine['cpu_count']} cores"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{where}; two lines at a time, seconds by the clock of a machine shared with others.",
-            "",
-        ]
-    )
+    how = "every part of a line in a process of its own. Seconds are by the clock, on a machine that others used too"
+    return "\n".join([*lines, "", f"{where}; {how}.", ""])
 
 
 def shown(value: object) -> str:

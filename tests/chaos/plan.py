@@ -34,10 +34,11 @@ class Line:
         function(ledger, size, seed)
 
 
-FORMATS = (
-    "idx", "idx, gzip", "planetoid", "planetoid npz", "coauthor npz", "own npz", "own csv", "settings (toml)",
-    "checkpoint", "checkpoint, right checksum", "model, right checksum", "run folder",
-)  # fmt: skip
+FORMATS = {
+    "idx": 1, "idx, gzip": 1, "planetoid": 4, "planetoid npz": 1, "coauthor npz": 1, "own npz": 1, "own csv": 1,
+    "settings (toml)": 1, "checkpoint": 1, "checkpoint, right checksum": 1, "model, right checksum": 1, "run folder": 1,
+}  # fmt: skip
+"""The formats of files, and in how many parts the mutations of each are made."""
 
 LINES = (
     Line("calls", "Malformed calls of train, train_graph and the estimators", "bad_input", "run_calls", 1, 1),
@@ -46,13 +47,13 @@ LINES = (
     Line("numerics", "Random training problems: finite, ended, never uphill", "numerics", "run", 1000, 6, parts=5),
     Line("nan", "NaN or infinity put into the state at a random iteration", "faults", "run_nan", 500, 8),
     Line("singular", "Gram matrices without an inverse, or nearly none", "faults", "run_singular", 400, 8),
-    Line("kills", "SIGKILL at random moments of training", "checkpoints", "run_kills", 200, 3),
+    Line("kills", "SIGKILL at random moments of training", "checkpoints", "run_kills", 200, 1),
     Line("cuts", "Checkpoint cut off at a byte, each in turn", "checkpoints", "run_cuts", 1, 37),
     Line("flips", "Checkpoint with flipped bits", "checkpoints", "run_flips", 10_000, 200),
     Line("calamities", "Full disk, read-only folder, two writers, old formats", "checkpoints", "run_calamities", 5, 1),
     *(
-        Line(f"mutations: {name}", f"Mutated files: {name}", "loaders", "run", 100_000, 150, format=name)
-        for name in FORMATS
+        Line(f"mutations: {name}", f"Mutated files: {name}", "loaders", "run", 100_000, 150, name, parts)
+        for name, parts in FORMATS.items()
     ),
     Line("hostile", "Malicious pickles, bombs, paths and links out of their place", "hostile", "run", 1, 5),
     Line("control", "Control: the same pickles do run under Python's own loader", "hostile", "run_control", 1, 1),
