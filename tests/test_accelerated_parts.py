@@ -720,6 +720,9 @@ def test_dropout_needs_dense_inputs():
 def test_the_penalty_of_the_mode():
     assert make_options().penalty("auto") == NoPenalty()
     assert make_options(mode="accelerated").penalty("auto") == L2(0.3)
+    assert make_options(mode="accelerated").penalty("auto", 1000) == L2(0.3)
+    assert make_options(mode="accelerated").penalty("auto", 4).quadratic == pytest.approx(0.02)
+    assert make_options(mode="accelerated").penalty({"name": "l2", "strength": 0.3}, 4) == L2(0.3)
     assert make_options(mode="accelerated").penalty(None) == NoPenalty()
     assert make_options(mode="accelerated").penalty("l1") == get_regularizer("l1")
 

@@ -178,7 +178,7 @@ def train(
         x,
         risk,
         chosen,
-        penalty=penalty,
+        penalty=chosen.penalty(regularizer, risk.n_labelled),
         params=params,
         rows=rows,
         validation=held_out,

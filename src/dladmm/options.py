@@ -15,6 +15,9 @@ from dladmm.subproblems import SubproblemOptions
 ACCELERATED_PENALTY = 0.3
 """lambda of accelerated mode's own penalty (lambda/2)||W||^2, for scaled inputs and a summed loss."""
 
+ENOUGH_LABELS = 60
+"""With fewer labelled rows the loss is a smaller sum, and the penalty shrinks with it: it would drown four labels."""
+
 LARGEST_WEIGHT = 1e15
 """Of rho and nu, and one over it the smallest: their ratio is still a float32."""
 
@@ -97,10 +100,13 @@ class TrainOptions:
             return self.nu
         return 1.0 if self.mode == "convergent" else rho / 10
 
-    def penalty(self, spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
-        """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own."""
+    def penalty(
+        self, spec: str | dict[str, Any] | Regularizer | None, labelled: int = ENOUGH_LABELS
+    ) -> Regularizer:
+        """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own for so many labelled rows."""
         if isinstance(spec, str) and spec == "auto":
-            return NoPenalty() if self.mode == "convergent" else L2(ACCELERATED_PENALTY)
+            share = min(1.0, labelled / ENOUGH_LABELS)
+            return NoPenalty() if self.mode == "convergent" else L2(share * ACCELERATED_PENALTY)
         return get_regularizer(spec)
 
     def __post_init__(self) -> None:

@@ -41,6 +41,12 @@ class Risk:
             raise InputError(f"weight must have shape ({n}, 1), one a row; got {tuple(self.weight.shape)}")
 
     @cached_property
+    def n_labelled(self) -> int:
+        """How many rows count, on all ranks."""
+        own = len(self.target) if self.weight is None else int((self.weight > 0).sum())
+        return int(self.comm.total(torch.full((), own, dtype=torch.float64, device=self.target.device))[0])
+
+    @cached_property
     def H(self) -> float:
         """The Lipschitz constant of the gradient of R: that of one row times the largest weight."""
         if self.weight is None:
