@@ -57,7 +57,7 @@ class RecurrentStates(Block):
         return f"RecurrentStates({self.kind}, {self.n_in}, {self.n_hidden})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        """Weights of He's deviation, biases those of :data:`GATES`; without a generator the layer's own values.
+        """Weights of He's deviation, biases those of ``GATES``; without a generator the layer's own values.
 
         ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
         """
