@@ -178,7 +178,7 @@ def train(
         x,
         risk,
         chosen,
-        penalty=chosen.penalty(regularizer, risk.n_labelled),
+        penalty=chosen.penalty(regularizer, risk.n_labelled(rows)),
         params=params,
         rows=rows,
         validation=held_out,

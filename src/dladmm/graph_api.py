@@ -140,7 +140,7 @@ def train_graph(
         problem.x,
         problem.risk,
         chosen,
-        penalty=chosen.penalty(regularizer, problem.risk.n_labelled),
+        penalty=chosen.penalty(regularizer, problem.risk.n_labelled()),
         params=params,
         validation=problem.validation,
         callbacks=callbacks,

@@ -101,7 +101,7 @@ class TrainOptions:
         return 1.0 if self.mode == "convergent" else rho / 10
 
     def penalty(
-        self, spec: str | dict[str, Any] | Regularizer | None, labelled: int = ENOUGH_LABELS
+        self, spec: str | dict[str, Any] | Regularizer | None, labelled: float = ENOUGH_LABELS
     ) -> Regularizer:
         """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own for so many labelled rows."""
         if isinstance(spec, str) and spec == "auto":

@@ -40,11 +40,12 @@ class Risk:
         if self.weight is not None and self.weight.shape != (n, 1):
             raise InputError(f"weight must have shape ({n}, 1), one a row; got {tuple(self.weight.shape)}")
 
-    @cached_property
-    def n_labelled(self) -> int:
-        """How many rows count, on all ranks."""
-        own = len(self.target) if self.weight is None else int((self.weight > 0).sum())
-        return int(self.comm.total(torch.full((), own, dtype=torch.float64, device=self.target.device))[0])
+    def n_labelled(self, rows: Tensor | None = None) -> float:
+        """How many targets count on all ranks, each as often as its sample does."""
+        counted = torch.ones_like(self.target[:, :1]) if self.weight is None else (self.weight > 0)
+        if rows is not None:
+            counted = counted * rows.repeat_interleave(len(counted) // max(len(rows), 1), 0)
+        return float(self.comm.total(counted.sum(dtype=torch.float64))[0])
 
     @cached_property
     def H(self) -> float:
