@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from chaos.ledger import Ledger
+from chaos.ledger import Ledger, surroundings
 from chaos.plan import BY_NAME, LINES, Line
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "chaos.json"
@@ -67,8 +66,7 @@ def in_process(line: Line, size: int, seed: int) -> dict[str, Any]:
     """A part of a line in a process of its own: what it breaks, it breaks there."""
     print(f"{line.title} ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "chaos", "--work", line.name, "--size", str(size), "--seed", str(seed)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=surroundings())
     if done.returncode != 0:
         fault = f"the line itself ended with {done.returncode}"
         return {"name": line.name, "tried": 1, "survived": 0, "lost": 1, "seconds": 0.0, "notes": {}, "size": size,

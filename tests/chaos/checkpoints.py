@@ -17,7 +17,7 @@ import torch
 import killing
 from chaos.determinism import require_equal
 from chaos.forks import forked
-from chaos.ledger import Ledger, require
+from chaos.ledger import Ledger, require, surroundings
 from dladmm import Callback, DataError, Result, mlp, train
 from dladmm.callbacks import Checkpoint
 from dladmm.checkpoint import CheckpointWarning, checkpoints, latest, load, load_training, save
@@ -142,7 +142,8 @@ WRITER = (
 def two_writers(folder: Path) -> None:
     """Two processes go on with one run in one folder; whoever looks meanwhile finds a whole checkpoint."""
     a_run(folder, max_iter=2)
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder)]) for _ in range(2)]
+    command = [sys.executable, "-c", WRITER, str(folder)]
+    writers = [subprocess.Popen(command, env=surroundings()) for _ in range(2)]
     while any(writer.poll() is None for writer in writers):
         require(latest(folder) is not None, "no checkpoint while two processes write")
     require([writer.wait() for writer in writers] == [0, 0], "a writer failed")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.ledger import Ledger, require
+from chaos.ledger import Ledger, require, surroundings
 
 SETTLED = 0.25
 """Share of the run after which caches, allocators and lazy imports have settled."""
@@ -67,9 +67,7 @@ def measure(iterations: int) -> dict[str, object]:
 def run(ledger: Ledger, iterations: int, seed: int) -> None:
     """In a process of its own, so that nothing else lives there."""
     command = [sys.executable, "-m", "chaos.endurance", str(iterations)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=surroundings())
     with ledger.attempt(f"{iterations} iterations on digits"):
         require(done.returncode == 0, done.stderr[-500:])
         found = json.loads(done.stdout)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 MOST_FAULTS = 20
 """Faults kept with their words; the others are counted."""
 SECONDS_BETWEEN_WORDS = 5.0
+
+
+def surroundings() -> dict[str, str]:
+    """The environment of a process that imports this package, wherever pytest was started."""
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+    }
 
 
 class Violation(Exception):
