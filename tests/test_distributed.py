@@ -307,7 +307,9 @@ GRAPHS = {
     "exact last layer": ({"w_solver": "exact", "rho": 2.0},),
     "searches from given starts": ({"alpha0": 1.0, "t0": 1.0},),
     "accelerated": ({"mode": "accelerated"},),
-    "accelerated, exact": ({"mode": "accelerated", "w_solver": "exact", "hidden": (5, 4), "regularizer": "l2"},),
+    "accelerated, exact": (
+        {"mode": "accelerated", "w_solver": "exact", "hidden": (5, 4), "regularizer": "l2"},
+    ),
     "three layers, l1": ({"hidden": (5, 4), "regularizer": "l1"},),
     "labelled rows alone": ({"rows": "train", "mode": "accelerated"},),
     "sparse features": ({"sparse": True, "w_solver": "exact"}, 40),

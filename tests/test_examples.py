@@ -13,11 +13,15 @@ import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ARGUMENTS = {"cora_pyg.py": ["--dataset", "karate", "--max-iter", "60"]}
-LOWEST = {"digits.py": 0.9, "own_sequential.py": 0.9, "pipeline_grid_search.py": 0.9, "sign_network.py": 0.9}
+LOWEST = {"digits.py": 0.9, "own_sequential.py": 0.9, "pipeline_grid_search.py": 0.9}
+
+
+LONG = {"cnn.py", "rnn.py", "sign_network.py"}
+"""Half a minute each: the site's gallery runs them as they stand (``make docs``), and an error there ends the build."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize("name", sorted({path.name for path in EXAMPLES.glob("*.py")} - LONG))
 def test_example_runs(name, tmp_path):
     if name == "cora_pyg.py" and importlib.util.find_spec("torch_geometric") is None:
         pytest.skip("torch_geometric is not installed")

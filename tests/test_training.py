@@ -241,7 +241,7 @@ def test_own_loss_by_callable(blobs):
     from dladmm.losses import CallableLoss
 
     result = train(
-        mlp([5, 3]), X, target, loss=CallableLoss(rows, H=1.0), max_iter=300, dtype="float64", damping=0.0
+        mlp([5, 3]), X, target, loss=CallableLoss(rows, H=1.0), max_iter=80, dtype="float64", damping=0.0
     )
     assert result.history["loss"][-1] < 1e-3
     assert result.certificate.monotone
