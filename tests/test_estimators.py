@@ -22,7 +22,7 @@ quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarnin
 
 CHECKS = [
     (name, check)
-    for estimator in (MLPClassifier(max_iter=60), MLPRegressor(max_iter=60))
+    for estimator in (MLPClassifier(max_iter=40), MLPRegressor(max_iter=40))
     for name, check in ((f"{type(estimator).__name__}-{c.func.__name__}", (e, c))
                         for e, c in estimator_checks_generator(estimator))
 ]  # fmt: skip
