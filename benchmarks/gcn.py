@@ -50,7 +50,7 @@ from dladmm.api import fresh_parameters
 from dladmm.datasets import GraphData
 from dladmm.datasets._locate import locate, roots
 from dladmm.datasets._registry import dataset
-from dladmm.graph_api import GraphProblem, graph_problem
+from dladmm.graph_problem import GraphProblem, GraphSettings, graph_problem
 from dladmm.losses import get_loss
 from dladmm.options import make_options
 from dladmm.replay import WARM_CALLS
@@ -108,8 +108,7 @@ def graph_iteration(
     changes = MODES[mode] | changes
     regularizer = changes.pop("regularizer", "auto")
     options = make_options(max_iter=NEVER, diagnostics_every=NEVER, **({"dropout": 0.0} | changes))
-    problem = graph_problem(
-        data,
+    settings = GraphSettings(
         hidden=(hidden,),
         activation="relu",
         rows=rows,
@@ -120,6 +119,7 @@ def graph_iteration(
         device=device,
         scaled=options.scale_inputs,
     )
+    problem = graph_problem(data, settings)
     params = fresh_parameters(problem.chain, 0, options.init_scale, options.init_std, torch.float32, device)
     weights = [p["W"].clone() for p in params]
     trainer = Trainer(

@@ -26,7 +26,7 @@ from dladmm.chain import Chain
 from dladmm.dropping import RowDrops
 from dladmm.engine import Engine, _share
 from dladmm.experiments import accelerated as experiment
-from dladmm.graph_api import graph_problem
+from dladmm.graph_problem import GraphSettings, graph_problem
 from dladmm.losses import Risk, get_loss
 from dladmm.options import ACCELERATED, make_options
 from dladmm.regularizers import L1, L2, ElasticNet, NonNegative, NoPenalty, get_regularizer
@@ -66,10 +66,11 @@ def graph_net(activation, *, strength, rows="all", hidden=(8, 6), labelled=3):
     graph = datasets.load("sbm", n_nodes=60, n_classes=3, seed=0)
     mask = torch.arange(60) % labelled == 0
     given = type(graph)(**{**vars(graph), "train_mask": mask})
-    problem = graph_problem(
-        given, hidden=hidden, activation=activation, rows=rows, loss=get_loss("cross_entropy"),
+    settings = GraphSettings(
+        hidden=hidden, activation=activation, rows=rows, loss=get_loss("cross_entropy"),
         validation=None, prox="auto", dtype=F64, device=CPU,
     )  # fmt: skip
+    problem = graph_problem(given, settings)
     options = SubproblemOptions(damping=1.0, last_damping=1.0)
     engine = Engine(problem.chain, problem.x, problem.risk, L2(strength), options)
     return engine, problem.chain.initial_parameters(generator(0), 1.0, dtype=F64, device=CPU)

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dladmm import datasets, passes
 from dladmm.chain import mlp
 from dladmm.engine import Engine
-from dladmm.graph_api import graph_problem
+from dladmm.graph_problem import GraphSettings, graph_problem
 from dladmm.losses import Risk, get_loss
 from dladmm.measuring import vital_signs
 from dladmm.regularizers import L1, L2
@@ -45,8 +45,7 @@ def network(loss="cross_entropy", activation="relu", penalty=None, dtype=torch.f
 
 
 def graph(rows="all", dtype=torch.float64, **options):
-    problem = graph_problem(
-        datasets.load("sbm", n_nodes=120, n_classes=3, seed=0),
+    settings = GraphSettings(
         hidden=(16, 8),
         activation="relu",
         rows=rows,
@@ -57,6 +56,7 @@ def graph(rows="all", dtype=torch.float64, **options):
         device=torch.device("cpu"),
         scaled=True,
     )
+    problem = graph_problem(datasets.load("sbm", n_nodes=120, n_classes=3, seed=0), settings)
     engine = Engine(problem.chain, problem.x, problem.risk, L2(0.1), SubproblemOptions(**options))
     generator = torch.Generator().manual_seed(0)
     params = problem.chain.initial_parameters(generator, 1.0, dtype=dtype, device=torch.device("cpu"))

@@ -21,7 +21,8 @@ from dladmm.errors import InputError, InputTypeError
 from dladmm.estimator_file import Saved
 from dladmm.estimator_parts import classes_of, finite_output, progress, widths
 from dladmm.graph import check_mask, check_node_features
-from dladmm.graph_api import Rows, train_graph
+from dladmm.graph_api import train_graph
+from dladmm.graph_problem import Rows
 from dladmm.losses import Loss, get_loss
 from dladmm.options import Mode, given
 from dladmm.sparse import csr_tensor

@@ -14,7 +14,7 @@ from dladmm import datasets
 from dladmm.datasets import GraphData, ImageData
 from dladmm.errors import InputError
 from dladmm.graph import check_node_features
-from dladmm.graph_api import MOST_CLASSES
+from dladmm.graph_problem import MOST_CLASSES
 from dladmm.losses import get_loss
 from dladmm.run_config import RunConfig
 from dladmm.tables import read_csv, read_npz

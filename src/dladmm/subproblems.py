@@ -223,11 +223,12 @@ def damped_cholesky(
     rounding = torch.finfo(precision).eps * trace
     delta = torch.maximum(shift, rounding) if isinstance(shift, Tensor) else rounding.clamp_min(shift)
     eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
-    for _ in range(1 if blind else 8):
+    if blind:
         factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
-        if blind:
-            enough = torch.where(info == 0, delta, trace + delta)
-            return torch.where(info == 0, factor, torch.sqrt(enough) * eye), enough
+        enough = torch.where(info == 0, delta, trace + delta)
+        return torch.where(info == 0, factor, torch.sqrt(enough) * eye), enough
+    for _ in range(8):
+        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
         if int(info) == 0:
             return factor, delta
         delta = delta * 100
