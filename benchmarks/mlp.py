@@ -16,7 +16,8 @@ In one run and in turn, so that other work on the machine meets all alike:
 - the *authors' structure* (authors_structure.py): the paper's settings, no product kept, backtracking in a loop.
 
 Times are medians, warm and synchronised. Memory is the peak above the data: torch's peak allocation on a GPU, the
-recorded tensors on a CPU. The data are random with a fixed seed. The table goes to standard output; with --json it goes
+recorded tensors on a CPU. The data are random with a fixed seed, or
+images (--data). The table goes to standard output; with --json it goes
 to standard error and one JSON object to standard output.
 """
 
@@ -41,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from authors_structure import AuthorsStructure
 from recording import Bare, Operands, Operation, Recorder, minimal_products
 
-from dladmm import machine
+from dladmm import datasets, machine
 from dladmm.acceleration import Accelerated
 from dladmm.api import fresh_parameters
 from dladmm.chain import mlp
@@ -112,6 +113,16 @@ def random_data(
     x = torch.rand(settings.samples, settings.inputs, generator=generator)
     teacher = torch.randn(settings.inputs, settings.classes, generator=generator)
     return x.to(device, dtype), ((x - 0.5) @ teacher).argmax(1).to(device)
+
+
+def images(
+    settings: argparse.Namespace, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The first images of a data set: how often a loop must search depends on the data."""
+    data = datasets.load(settings.data)
+    x, y = data.x_train[: settings.samples], data.y_train[: settings.samples]
+    settings.samples, settings.inputs, settings.classes = len(x), x.shape[1], 10
+    return torch.as_tensor(x).to(device, dtype), torch.as_tensor(y).to(device)
 
 
 def library(mode: str, sizes: list[int], x: Tensor, y: Tensor, seed: int, **changes: Any) -> Contender:
@@ -237,8 +248,8 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
     device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
     torch.set_num_threads(settings.threads)
     torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+    x, y = (random_data if settings.data == "random" else images)(settings, dtype, device)
     sizes = [settings.inputs, *settings.widths, settings.classes]
-    x, y = random_data(settings, dtype, device)
     (x[:8] @ x[:8].T).sum().item()  # whatever the first product of a process allocates is nobody's
     synchronize(device)
 
@@ -342,8 +353,9 @@ def table(report: dict[str, Any]) -> str:
     settings, where = report["settings"], report["machine"]
     shape = "-".join(map(str, settings["sizes"]))
     precision = "tf32" if settings["tf32"] and where["device"].startswith("cuda") else settings["dtype"]
+    of = settings["data"]
     lines = [
-        f"{shape}, {settings['samples']} samples, {precision}, {where['device']}, {where['threads']} threads, "
+        f"{shape}, {settings['samples']} {of} samples, {precision}, {where['device']}, {where['threads']} threads, "
         f"{where['cpu']}, torch {where['torch']}; medians of {settings['iterations']}",
         "",
         f"{'':18} {'time':>11} {'products':>8} {'GFLOP':>8} {'/bare':>6} {'/minimal':>8} {'/Adam':>6} "
@@ -397,6 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--data", choices=["random", "mnist", "fashion_mnist"], default="random")
     parser.add_argument("--inputs", type=int, default=784)
     parser.add_argument("--widths", type=whole_numbers, default=[1000, 1000], help="hidden units: 1000,1000")
     parser.add_argument("--classes", type=int, default=10)

@@ -88,6 +88,8 @@ class RowSums:
             self.order = torch.arange(len(begins)).to(starts)
 
     def __matmul__(self, dense: Tensor) -> Tensor:
+        if not len(self.columns):  # no entry at all: a rank whose nodes have no neighbour elsewhere
+            return dense.new_zeros(len(self.starts) - 1, dense.shape[1])
         sums = F.embedding_bag(
             self.columns,
             dense.contiguous(),
@@ -109,9 +111,9 @@ def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(
-            torch.from_numpy(ordered.indptr.astype(np.int32)),
-            torch.from_numpy(ordered.indices.astype(np.int32)),
-            torch.from_numpy(np.array(ordered.data)).to(dtype),
+            torch.tensor(ordered.indptr, dtype=torch.int32),  # a copy: torch refuses the strides of numpy's empty arrays
+            torch.tensor(ordered.indices, dtype=torch.int32),
+            torch.tensor(ordered.data, dtype=dtype),
             size=ordered.shape,
             check_invariants=True,
             device=device,
