@@ -115,9 +115,7 @@ def random_data(
     return x.to(device, dtype), ((x - 0.5) @ teacher).argmax(1).to(device)
 
 
-def images(
-    settings: argparse.Namespace, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def images(settings: argparse.Namespace, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """The first images of a data set: how often a loop must search depends on the data."""
     data = datasets.load(settings.data)
     x, y = data.x_train[: settings.samples], data.y_train[: settings.samples]

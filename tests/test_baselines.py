@@ -391,7 +391,7 @@ def test_every_subproblem_of_taylors_admm_is_solved(depth):
         assert float(block.parameter_stationarity(p, v, term, engine.penalty)) < 1e-12
         torch.testing.assert_close(block.forward(p, v), state.predictions[l])
     for l in range(last):
-        engine._update_output(state, l)
+        engine._update_variable(state, l)
         block, p = engine.chain.blocks[l + 1], state.params[l + 1]
         slope = block.input_stationarity(
             p, state.outputs[l], engine._anchor(state, l), engine._tie(state, l + 1)

@@ -13,12 +13,11 @@ The last two terms are ``(rho/2)||V_n + u/rho - g_n||^2`` up to a constant, so e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +34,9 @@ from dladmm.regularizers import NoPenalty, Regularizer
 from dladmm.rows import Source, joined, over
 from dladmm.state import Energy, State
 from dladmm.subproblems import SubproblemOptions, ratio, squared_norm
+
+Asked = Literal["term", "anchor"] | None
+"""See :class:`~dladmm.blocks.Scope`."""
 
 
 class Engine:
@@ -82,7 +84,7 @@ class Engine:
         self.shards = Shards.of(comm, len(x), rows) if shards is None else shards
         self._memories: list[dict[str, Any]] = [{} for _ in chain]
         self._scratch = Scratch()
-        self._shares = [1.0] * len(chain.blocks)
+        self._penalties = [self.penalty] * len(chain.blocks)
         self._forces: Sequence[Tensor] | None = None
 
     # The algorithm ---------------------------------------------------------------------------------------------
@@ -97,16 +99,16 @@ class Engine:
         """
         layers = range(len(self.chain))
         steps: list[Step] = []
-        self._shares, self._forces = [1.0] * len(self.chain), forces
+        self._penalties, self._forces = [self.penalty] * len(self.chain), forces
         for l in reversed(layers):
-            steps += self._update_output(state, l)
+            steps += self._update_output(state, l, forward=False)
             if l > 0:
                 steps += self._update_parameters(state, l, forward=False)
         steps += self._update_parameters(state, 0, forward=None)
         for l in layers:
             if l > 0:
                 steps += self._update_parameters(state, l, forward=True)
-            steps += self._update_output(state, l)
+            steps += (step._replace(link=l) for step in self._update_output(state, l, forward=True))
         self._forces = None  # as large as the variables
         state.u.add_(state.residual, alpha=state.rho)
         return steps
@@ -117,25 +119,50 @@ class Engine:
         The first block's two updates follow one another (``forward=None``) and are left to it together.
         """
         last = l == len(self.chain) - 1
-        scope = Scope(self.options, bool(forward), self._memories[l], last, self._scratch)
-        term = self._term(state, l)
         block = self.chain.blocks[l]
+        whole = self.at_once is None and not last
+        asked: Asked = "term" if whole and forward is False and block.asks_differences else None
+        scope = self._scope(l, bool(forward), asked, last, idle=not state.params[l])
+        term = self._term(state, l)
         if self._forces is not None and not forward and block.penalised:
-            self._shares[l] = _share(term, self._forces[l])
-        penalty = self.penalty.times(self._shares[l])
+            share = _share(term, self._forces[l])
+            known = block.shares_on_device and self.penalty.quadratic is not None
+            self._penalties[l] = self.penalty.times(share if known else float(share))
         update = block.turn if forward is None else block.update_parameters
-        return update(state.params[l], self._input(state, l), term, penalty, scope)
+        return update(state.params[l], self._input(state, l), term, self._penalties[l], scope)
 
-    def _update_output(self, state: State, l: int) -> list[Step]:
+    def _update_output(self, state: State, l: int, *, forward: bool) -> list[Step]:
         """``V_l``: solved by the block that follows, or by the loss when none does."""
         if l == len(self.chain) - 1:
             return [self._update_last(state)]
-        scope = Scope(self.options, memory=self._memories[l + 1], scratch=self._scratch)
+        scope = self._scope(l + 1, forward, self._asked_after(state, l, forward))
         anchor = Anchor(state.weight(l), state.predictions[l])
         block = self.chain.blocks[l + 1]
         return block.update_input(
             state.params[l + 1], state.outputs[l], anchor, self._term(state, l + 1), scope
         )
+
+    def _scope(
+        self, l: int, forward: bool, asked: Asked = None, last: bool = False, idle: bool = False
+    ) -> Scope:
+        """What an update by block l gets; an idle one, of no parameters, does not count as one."""
+        if not idle:
+            self._scratch.next_update()
+        return Scope(self.options, forward, self._memories[l], last, self._scratch, asked)
+
+    def _asked_after(self, state: State, l: int, forward: bool) -> Asked:
+        """Which difference the update after that of V_l begins with.
+
+        Backward that is the update of B_l. Forward it is that of B_{l+1}, or of V_{l+1} where block l+1 has none. The
+        last link's target is made anew each time, so nothing is left for it; nor where rows come in chunks.
+        """
+        blocks = self.chain.blocks
+        if self.at_once is not None or state.outputs[l].ndim != 2:
+            return None
+        if not forward:
+            return "anchor" if blocks[l].asks_differences else None
+        after = l + 1 if state.params[l + 1] else l + 2
+        return "term" if l + 2 < len(blocks) and blocks[after].asks_differences else None
 
     def _update_last(self, state: State) -> Step:
         """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
@@ -288,21 +315,33 @@ class Engine:
         """How many rows there are on all ranks."""
         return len(self.x) if self.shards is None else self.shards.n_rows
 
-    def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
-        """The terms of the Lagrangian, from the cached predictions unless others are given."""
-        own = self.local_energy(state, predictions)
+    def energy(
+        self, state: State, predictions: Sequence[Tensor] | None = None, steps: Sequence[Step] = ()
+    ) -> Energy:
+        """The terms of the Lagrangian, from the cached predictions unless others are given.
+
+        ``steps`` are those of the sweep that made the state, where it has just been made.
+        """
+        own = self.local_energy(state, predictions, steps)
         return own.with_sums(*self.comm.total(*own.sums))
 
     @torch.no_grad()
-    def local_energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
+    def local_energy(
+        self, state: State, predictions: Sequence[Tensor] | None = None, steps: Sequence[Step] = ()
+    ) -> Energy:
         """The same of this process's rows; only the penalty is everybody's."""
         predictions = state.predictions if predictions is None else predictions
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
         pairs = list(zip(state.outputs, predictions, strict=True))
-        soft = (
-            (l, part) for l, both in enumerate(pairs[:-1]) for part in over(self.at_once, *both, self.rows)
-        )
-        coupling = sum((state.weight(l) / 2 * squared_distance(*part) for l, part in soft), zero)
+        ties = {step.link: step.tie for step in steps if step.link is not None and step.tie is not None}
+        coupling = zero
+        for l, (output, prediction) in enumerate(pairs[:-1]):
+            tie = ties.get(l)
+            if tie is None and output is not prediction:  # a feasible state may have one tensor for both
+                parts = over(self.at_once, output, prediction, self.rows)
+                tie = sum((squared_distance(*part) for part in parts), zero)
+            if tie is not None:
+                coupling = coupling + state.weight(l) / 2 * tie
         for l, block in enumerate(self.chain):
             if block.own_variables:
                 v = self._input(state, l)
@@ -366,11 +405,11 @@ class Engine:
         return total + self.comm.total(own)[0]
 
 
-def _share(term: Term, force: Tensor) -> float:
+def _share(term: Term, force: Tensor) -> Tensor:
     """How much of ``force`` reaches a block whose term pulls with ``weight E``: their product over ||force||^2."""
     pulled, squared = term.total(pull(term.prediction, term.target, force, term.rows))[0]
-    share = float((term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0))
-    return 1.0 if math.isnan(share) else share  # a trial that left the numbers: the safeguard refuses it
+    share = (term.weight * ratio(pulled, squared, 1.0 / term.weight)).clamp(0.0, 1.0)
+    return share.nan_to_num(1.0)  # a trial that left the numbers: the safeguard refuses it
 
 
 def last_layer_rate(rho: float, H: float) -> float:

@@ -20,7 +20,7 @@ from dladmm.subproblems import ratio, squared_norm
 
 
 def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
-    """What :func:`measure` needs of an iteration, in one float64 tensor on the device."""
+    """What :func:`measure` needs of the iteration that has just made this state, in one float64 tensor there."""
     squared, rates, energy, dual = _over_all_rows(engine, state, steps)
     moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
     parameters = [p.abs().max().double() for block in state.params for p in block.values()]
@@ -42,13 +42,13 @@ def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Ten
 
     Whatever of it speaks of one rank's rows is summed over the ranks in one go.
     """
-    promised = [(s.squared, s.rate, s.own) for s in steps if s.rate is not None]
+    promised = [(s.squared, s.rate, s.own) for s in steps if s.squared is not None and s.rate is not None]
     squared = torch.stack([s for s, _, _ in promised])
     rates = torch.stack([rate for _, rate, _ in promised])
     if engine.comm.alone:
-        return squared, rates, engine.energy(state), engine.dual_optimality(state)
+        return squared, rates, engine.energy(state, steps=steps), engine.dual_optimality(state)
     own = torch.tensor([mine for _, _, mine in promised], device=squared.device)
-    energy = engine.local_energy(state)
+    energy = engine.local_energy(state, steps=steps)
     parts = squared[own], (squared * rates)[own], *energy.sums, engine.local_dual_optimality(state)
     lengths, falls, risk, coupling, dual, residual, optimality = engine.comm.total(*parts)
     squared[own], rates[own] = lengths, ratio(falls, lengths)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from dladmm.subproblems import squared_norm
+from dladmm.subproblems import row_squared_norms, squared_norm
 
 CACHED, WHOLE = 1 << 18, 1 << 24
 """Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
@@ -30,6 +30,7 @@ SHAPES = 64
 _compiled = _recorded = False
 
 Pass = Callable[..., Tensor]
+Numbers = TypeVar("Numbers", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -72,7 +73,8 @@ def one_pass(function: Pass) -> Pass:
     def run(*rows: Tensor | None, **constants: Any) -> Tensor:
         first = next(tensor for tensor in rows if tensor is not None)
         if blind(first):
-            return _compile(function)(*rows, **constants)
+            found: Tensor = _compile(function)(*rows, **constants)
+            return found
         entries = WHOLE if on_gpu(first) else CACHED
         step = max(1, entries // max(1, first[0].numel())) if len(first) else 1
         if step >= len(first):
@@ -80,31 +82,44 @@ def one_pass(function: Pass) -> Pass:
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
         total: Tensor | None = None
         for i in range(-(-len(first) // step)):
-            found = function(*(None if parts is None else parts[i] for parts in split), **constants)
-            total = found if total is None else total.add_(found)
+            part = function(*(None if parts is None else parts[i] for parts in split), **constants)
+            total = part if total is None else total.add_(part)
         assert total is not None
         return total
 
     return run
 
 
+def one_launch(function: Numbers) -> Numbers:
+    """Arithmetic on a few numbers of a device, whose first argument is one of them.
+
+    Each operation is a launch that takes longer than the arithmetic. Where launches are recorded they are made one;
+    elsewhere numbers of the host among the arguments may change with every call, and would be compiled anew each time.
+    """
+
+    @wraps(function)
+    def run(first: Tensor, *others: Any, **constants: Any) -> Any:
+        call = _compile(function) if unasked(first) else function
+        return call(first, *others, **constants)
+
+    return cast(Numbers, run)
+
+
 @cache
-def _compile(function: Pass) -> Pass:
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     # Kernels for the very shapes: those for shapes in general are up to ten times slower (docs/performance.md). A
     # function meets a handful of shapes, and torch's own limit would leave the later ones uncompiled.
     config = torch._dynamo.config
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, limit, max(SHAPES, getattr(config, limit)))
-    made: Pass = torch.compile(function, dynamic=False)
+    made: Callable[..., Any] = torch.compile(function, dynamic=False)
     return made
 
 
 @one_pass
-def gap(out: Tensor, prediction: Tensor, target: Tensor, rows: Tensor | None) -> Tensor:
-    """``out = E = prediction - target``, every row as often as it counts."""
-    torch.sub(prediction, target, out=out)
-    if rows is not None:
-        out.mul_(rows)
+def difference(out: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """``out = first - second``."""
+    torch.sub(first, second, out=out)
     return nothing(out)
 
 
@@ -119,11 +134,22 @@ def column_sums(x: Tensor, rows: Tensor | None = None) -> Tensor:
 
 
 @one_pass
-def advance(x: Tensor, move: Tensor, *, multiple: Tensor, shift: Tensor | None) -> Tensor:
-    """``x += multiple move + shift``."""
-    x.addcmul_(move, multiple)
+def advance(
+    x: Tensor,
+    move: Tensor | None,
+    target: Tensor | None,
+    gap: Tensor | None,
+    *,
+    multiple: Tensor | None,
+    shift: Tensor | None,
+) -> Tensor:
+    """``x += multiple move + shift``, and where it is asked for ``gap = x - target``."""
+    if move is not None and multiple is not None:
+        x.addcmul_(move, multiple)
     if shift is not None:
         x.add_(shift)
+    if gap is not None and target is not None:
+        torch.sub(x, target, out=gap)
     return nothing(x)
 
 
@@ -141,39 +167,83 @@ def squared_distance(x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
 
 
 @one_pass
-def _inner_products(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
-    out.copy_((x * y).flatten(1).sum(1, dtype=torch.float64))
+def _inner_products(x: Tensor, y: Tensor, products: Tensor, squares: Tensor) -> Tensor:
+    products.copy_((x * y).flatten(1).sum(1, dtype=torch.float64))
+    squares.copy_(row_squared_norms(y))
     return nothing(x)
 
 
-def inner_products(x: Tensor, y: Tensor) -> Tensor:
-    """``<x_i, y_i>`` of each row, float64."""
+def inner_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """``<x_i, y_i>`` and ``||y_i||^2`` of each row, float64."""
+    products, squares = (x.new_empty(len(x), dtype=torch.float64) for _ in range(2))
+    _inner_products(x, y, products, squares)
+    return products, squares
+
+
+@one_pass
+def _row_squares(x: Tensor, out: Tensor) -> Tensor:
+    out.copy_(row_squared_norms(x))
+    return nothing(x)
+
+
+def row_squares(x: Tensor) -> Tensor:
+    """``||x_i||^2`` of each row, float64."""
+    if not blind(x):
+        return row_squared_norms(x)
     out = x.new_empty(len(x), dtype=torch.float64)
-    _inner_products(x, y, out)
+    _row_squares(x, out)
     return out
 
 
 @one_pass
-def _descend(x: Tensor, d: Tensor, *, step: Tensor) -> Tensor:
-    x.addcmul_(d, step, value=-1)
-    return nothing(x)
+def total_square(x: Tensor, rows: Tensor | None) -> Tensor:
+    """``||x||^2`` as a float64 scalar, every row as often as it counts."""
+    return squared_norm(x, rows)
 
 
 @one_pass
-def _descend_by_row(x: Tensor, d: Tensor, step: Tensor) -> Tensor:
-    x.addcmul_(d, step, value=-1)
-    return nothing(x)
+def _descend(
+    x: Tensor,
+    d: Tensor,
+    other: Tensor | None,
+    gap: Tensor | None,
+    rows: Tensor | None,
+    by_row: Tensor | None,
+    *,
+    step: Tensor | None,
+    tied: bool,
+) -> Tensor:
+    far = by_row if step is None else step
+    assert far is not None
+    x.addcmul_(d, far, value=-1)
+    if other is None:
+        return nothing(x)
+    apart = x - other if gap is None else torch.sub(x, other, out=gap)
+    return squared_norm(apart, rows) if tied else nothing(x)
 
 
-def descend(x: Tensor, d: Tensor, step: Tensor) -> None:
-    """``x -= step d`` in place; ``step`` is one number or one a row, and the host does not ask a GPU for it."""
+def descend(
+    x: Tensor,
+    d: Tensor,
+    step: Tensor,
+    other: Tensor | None = None,
+    *,
+    gap: Tensor | None = None,
+    rows: Tensor | None = None,
+    tied: bool = False,
+) -> Tensor:
+    """``x -= step d`` in place; ``step`` is one number or one a row, and the host does not ask a GPU for it.
+
+    Where it is asked for, ``gap = x - other``, and ``tied`` returns ``||x - other||^2``, rows as often as they count.
+    """
     step = step.to(d.dtype)
     if step.ndim > 0 and len(step) != 1:  # none where a rank has no rows
-        _descend_by_row(x, d, step.reshape(-1, *(1,) * (x.ndim - 1)))
-    elif on_gpu(x):
-        _descend(x, d, step=step.reshape(()))
-    else:
+        by_row = step.reshape(-1, *(1,) * (x.ndim - 1))
+        return _descend(x, d, other, gap, rows, by_row, step=None, tied=tied)
+    if other is None and not on_gpu(x):
         x.sub_(d, alpha=float(step))
+        return nothing(x)
+    return _descend(x, d, other, gap, rows, None, step=step.reshape(()), tied=tied)
 
 
 def nothing(x: Tensor) -> Tensor:

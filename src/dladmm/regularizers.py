@@ -22,8 +22,11 @@ class Regularizer(Named, ABC):
 
     @property
     @abstractmethod
-    def quadratic(self) -> float | None:
-        """lambda when Omega(W) = (lambda/2)||W||^2 (0.0 for no penalty), else None."""
+    def quadratic(self) -> float | Tensor | None:
+        """lambda when Omega(W) = (lambda/2)||W||^2 (0.0 for no penalty), else None.
+
+        A tensor without dimensions where it is a share that the device has found (:meth:`times`).
+        """
 
     @property
     @abstractmethod
@@ -42,8 +45,8 @@ class Regularizer(Named, ABC):
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient, as Lemma 1 asks."""
 
-    def times(self, share: float) -> Regularizer:
-        """``share * Omega``; a constraint stays as it is."""
+    def times(self, share: float | Tensor) -> Regularizer:
+        """``share * Omega``; a constraint stays as it is. Only a quadratic penalty takes a tensor without asking it."""
         return self
 
 
@@ -82,8 +85,10 @@ class ElasticNet(Regularizer):
         at_zero = (smooth.abs() - self.l1).clamp_min(0)
         return torch.where(W == 0, at_zero, (smooth + self.l1 * W.sign()).abs())
 
-    def times(self, share: float) -> Regularizer:
-        return ElasticNet(share * self.l1, share * self.l2)
+    def times(self, share: float | Tensor) -> Regularizer:
+        if self.l1 == 0:
+            return L2(self.l2).times(share)
+        return ElasticNet(float(share) * self.l1, float(share) * self.l2)
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class L2(Regularizer):
         object.__setattr__(self, "strength", number("strength", self.strength, low=0.0))
 
     @property
-    def quadratic(self) -> float | None:
+    def quadratic(self) -> float | Tensor | None:
         return self.strength
 
     @property
@@ -113,8 +118,12 @@ class L2(Regularizer):
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         return (g + self.strength * W).abs()
 
-    def times(self, share: float) -> Regularizer:
-        return L2(share * self.strength)
+    def times(self, share: float | Tensor) -> Regularizer:
+        if not isinstance(share, Tensor):
+            return L2(share * self.strength)
+        shared = L2()  # a tensor is not looked at, so it cannot be checked
+        object.__setattr__(shared, "strength", share * self.strength)
+        return shared
 
 
 @dataclass(frozen=True)
@@ -145,8 +154,8 @@ class L1(Regularizer):
         at_zero = (g.abs() - self.strength).clamp_min(0)
         return torch.where(W == 0, at_zero, (g + self.strength * W.sign()).abs())
 
-    def times(self, share: float) -> Regularizer:
-        return L1(share * self.strength)
+    def times(self, share: float | Tensor) -> Regularizer:
+        return L1(float(share) * self.strength)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
@@ -111,7 +110,9 @@ def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(
-            torch.tensor(ordered.indptr, dtype=torch.int32),  # a copy: torch refuses the strides of numpy's empty arrays
+            torch.tensor(
+                ordered.indptr, dtype=torch.int32
+            ),  # copies: empty arrays have strides torch refuses
             torch.tensor(ordered.indices, dtype=torch.int32),
             torch.tensor(ordered.data, dtype=dtype),
             size=ordered.shape,

@@ -18,6 +18,12 @@ from torch import Tensor
 from dladmm.errors import InputError
 from dladmm.settings import plain
 
+STRIPE = 256
+"""Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
+
+LEAVES = 8
+"""Blocks on the diagonal of a triangular matrix that are inverted side by side."""
+
 Solver = Literal["quadratic", "exact"]
 
 
@@ -202,9 +208,46 @@ def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        return (a.mT @ (a if rows is None else a * rows)).double()
+        counted = a if rows is None else a * rows
+        if a.ndim > 2 or a.shape[1] < 2 * STRIPE:
+            return (a.mT @ counted).double()
+        gram = torch.empty(a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
+        for start in range(0, a.shape[1], STRIPE):  # it is symmetric: what lies left of the diagonal is there
+            stripe = a[:, start : start + STRIPE].T @ counted[:, start:]
+            gram[start:, start : start + STRIPE] = stripe.T
+            gram[start : start + STRIPE, start:] = stripe
+        return gram
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def inverse_of_triangular(L: Tensor) -> Tensor:
+    """``L^-1`` of a lower triangular L, for a GPU: substitution waits for itself row after row, products do not.
+
+    The blocks on the diagonal are inverted side by side, then joined two by two,
+    ``[[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]]``.
+    """
+    n = len(L)
+    leaf = -(-n // LEAVES)
+    padded = torch.eye(leaf * LEAVES, dtype=L.dtype, device=L.device)
+    padded[:n, :n] = L
+
+    def on_diagonal(blocks: int) -> Tensor:
+        size = len(padded) // blocks
+        return padded.view(blocks, size, blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+
+    eye = torch.eye(leaf, dtype=L.dtype, device=L.device).expand(LEAVES, leaf, leaf)
+    inverse = torch.linalg.solve_triangular(on_diagonal(LEAVES), eye, upper=False)
+    while len(inverse) > 1:
+        size = inverse.shape[1]
+        first, second = inverse[0::2], inverse[1::2]
+        below = on_diagonal(len(first))[:, size:, :size]
+        joined = L.new_zeros(len(first), 2 * size, 2 * size)
+        joined[:, :size, :size], joined[:, size:, size:] = first, second
+        joined[:, size:, :size] = -(second @ (below @ first))
+        inverse = joined
+    found: Tensor = inverse[0, :n, :n]
+    return found
 
 
 def damped_cholesky(

@@ -30,7 +30,9 @@ class TrueObjective(Engine):
     """Measures feasible points: every constraint holds there, so the Lagrangian is loss plus penalty."""
 
     @torch.no_grad()
-    def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
+    def energy(
+        self, state: State, predictions: Sequence[Tensor] | None = None, steps: Sequence[Step] = ()
+    ) -> Energy:
         """Without the passes over residuals that are zero, unless raw predictions ask whether they are."""
         if predictions is not None:
             return super().energy(state, predictions)

@@ -67,13 +67,14 @@ class TaylorEngine(Engine):
         steps: list[Step] = []
         for l in range(0, last, 2):
             steps += self._least_squares(state, l)
-            steps += self._update_output(state, l + 1)
-            steps += self._update_output(state, l)
+            steps += self._update_variable(state, l + 1)
+            steps += self._update_variable(state, l)
         steps += self._least_squares(state, last)
         steps.append(self._update_last(state))
-        return [
-            step._replace(rate=torch.zeros_like(step.squared)) for step in steps
-        ]  # no descent is promised
+        return [  # no descent is promised
+            step._replace(rate=None if step.squared is None else torch.zeros_like(step.squared))
+            for step in steps
+        ]
 
     def _least_squares(self, state: State, l: int) -> list[Step]:
         """``argmin_{W,b} (c/2)||a W^T + b - z||^2 + Omega(W)``: over W with centred inputs, then b from the means."""
@@ -88,7 +89,7 @@ class TaylorEngine(Engine):
         params["b"].sub_((params["W"] - before) @ mean)
         return steps
 
-    def _update_output(self, state: State, l: int) -> list[Step]:
+    def _update_variable(self, state: State, l: int) -> list[Step]:
         """a_l or z_l, tied to what makes it and to what it makes."""
         scope = Scope(self.options, memory=self._memories[l + 1])
         return self.chain.blocks[l + 1].update_input(
@@ -108,7 +109,9 @@ class TaylorEngine(Engine):
         return Anchor(self._weight(state, l), state.predictions[l])
 
     @torch.no_grad()
-    def energy(self, state: State, predictions: Sequence[Tensor] | None = None) -> Energy:
+    def energy(
+        self, state: State, predictions: Sequence[Tensor] | None = None, steps: Sequence[Step] = ()
+    ) -> Energy:
         """The terms of the augmented Lagrangian with these weights."""
         energy = super().energy(state, predictions)
         pairs = zip(

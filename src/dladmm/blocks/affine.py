@@ -14,7 +14,7 @@ from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, blind, by_columns, column_sums, gap, on_gpu
+from dladmm.passes import advance, blind, by_columns, column_sums, on_gpu, one_launch, total_square
 from dladmm.precision import direction
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
@@ -23,6 +23,7 @@ from dladmm.subproblems import (
     backtracked,
     damped_cholesky,
     full_precision_gram,
+    inverse_of_triangular,
     line_search,
     ratio,
     squared_norm,
@@ -53,6 +54,8 @@ class Affine(Block):
     counts_rows = True
     by_rows = True
     sharded = True
+    asks_differences = True
+    shares_on_device = True
     knows_of_input = ("gram", "factor", "factor_key", "sums", "own sums")
     penalised = ("W",)
 
@@ -126,7 +129,11 @@ class Affine(Block):
             shift, step = self._mean_b(params, sums, term)
             steps.append(step)
         for part, product in move.products:
-            advance(part.prediction, product, multiple=move.multiple.to(d.dtype), shift=shift)
+            gap = None
+            if scope.asked == "term":
+                gap = scope.leave("gap", part.prediction, part.target, part)
+            multiple = move.multiple.to(d.dtype)
+            advance(part.prediction, product, part.target, gap, multiple=multiple, shift=shift)
         return steps
 
     def turn(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> list[Step]:
@@ -148,7 +155,7 @@ class Affine(Block):
             shifts.append(shift)
             product.addr_(shift.double(), ones_A)
         for _ in range(2):
-            d = torch.add(product, W, alpha=penalty.quadratic / term.weight)
+            d = _plus(product.clone(), W, penalty.quadratic / term.weight)
             heading = self._heading(d, v, term, penalty, scope).double()
             moved_squared = ((heading @ gram) * heading).sum()
             multiple, step = self._multiple(d, heading, moved_squared, term, penalty, scope)
@@ -164,7 +171,7 @@ class Affine(Block):
             shift, step = self._mean_b(params, sums, term)
             steps.append(step)
             shifts.append(shift)
-            term.prediction.add_(sum(shifts))
+            advance(term.prediction, None, None, None, multiple=None, shift=sum(shifts))
         return steps
 
     def _mean_b(self, params: Params, sums: Tensor, term: Term) -> tuple[Tensor, Step]:
@@ -174,11 +181,8 @@ class Affine(Block):
         constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu). The
         cached m is left to the caller.
         """
-        samples = term.samples()
-        shift = -(sums / samples).to(term.target.dtype)
-        params["b"] += shift
-        rate = sums.new_ones(()) * (term.weight / 2 * samples)
-        return shift, Step("b", squared_norm(shift), rate)
+        shift, squared, rate = _mean_numbers(sums, params["b"], samples=term.samples(), weight=term.weight)
+        return shift, Step("b", squared, rate)
 
     def _solve_W(
         self, params: Params, A: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
@@ -192,8 +196,7 @@ class Affine(Block):
         if penalty.quadratic is None:
             solve = self._exact_proximal_W if scope.options.w_solver == "exact" else self._proximal_W
             return solve(params, A, d, term, penalty, scope)
-        if penalty.quadratic > 0:
-            d.add_(W, alpha=penalty.quadratic / term.weight)
+        d = _plus(d, W, penalty.quadratic / term.weight)
         heading, power = unit(self._heading(d, A, term, penalty, scope))
         products = self._products(A, heading.to(W.dtype), term, scope)
         multiple, step = self._multiple(d, heading, _squared(products, term), term, penalty, scope, power)
@@ -233,16 +236,25 @@ class Affine(Block):
         Quadratic: ``argmin_W P(W; theta) + Omega(W)``, theta by Algorithms 4 and 6 in closed form: the curvature along
         d is ``q = c ||A d^T||^2 / ||d||^2``. Exact: the best multiple, which is 1 up to rounding.
         """
-        c, curvature = term.weight, penalty.quadratic or 0.0
-        squared = squared_norm(heading)
+        c, curvature = term.weight, 0.0 if penalty.quadratic is None else penalty.quadratic
+        squared = total_square(heading, None)
         if scope.options.w_solver == "quadratic":
-            alpha = backtracked(c * ratio(moved_squared, squared), scope.options.alpha0, scope.options.growth)
-            multiple = torch.where(squared > 0, power * c / (alpha + curvature), torch.zeros_like(alpha))
-            return multiple, Step("W", squared * multiple.square(), (alpha + curvature) / 2)
-        _, total = scope.memory["factor"]
-        multiple = line_search(-(d * heading).sum(dtype=torch.float64), moved_squared + total * squared)
-        rate = c * (ratio(moved_squared, squared) / 2 + total) - curvature / 2
-        return multiple, Step("W", squared * multiple.square(), rate)
+            multiple, length, rate = _majorised_numbers(
+                squared,
+                moved_squared,
+                power,
+                c=c,
+                curvature=curvature,
+                start=scope.options.alpha0,
+                growth=scope.options.growth,
+            )
+        else:
+            _, total = scope.memory["factor"]
+            slope = -(d * heading).sum(dtype=torch.float64)
+            multiple, length, rate = _solved_numbers(
+                squared, moved_squared, slope, total, c=c, curvature=curvature
+            )
+        return multiple, Step("W", length, rate)
 
     def _gram(self, A: Tensor, term: Term, scope: Scope) -> Tensor:
         """``A^T A``, which lives in the block's memory while the input stays.
@@ -265,16 +277,17 @@ class Affine(Block):
         On a GPU the inverse of the factor, which is used twice or more: a triangular solve is slow there.
         """
         gram = self._gram(A, term, scope)
-        extra = (penalty.quadratic or 0.0) / term.weight
-        key = (extra, scope.options.damping_of(self.n_in, last=scope.last))
-        if scope.memory.get("factor_key") != key:
-            shift = self._damping(gram, scope) + extra
+        key = (term.weight, scope.options.damping_of(self.n_in, last=scope.last))
+        made_for = scope.memory.get("factor_key")
+        if made_for is None or made_for[0] is not penalty or made_for[1:] != key:
+            shift = self._damping(gram, scope)
+            if penalty.quadratic is not None:
+                shift = shift + penalty.quadratic / term.weight
             factor, total = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
             if on_gpu(factor):
-                eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
-                factor = torch.linalg.solve_triangular(factor, eye, upper=False)
+                factor = inverse_of_triangular(factor)
             scope.memory["factor"] = factor, total
-            scope.memory["factor_key"] = key
+            scope.memory["factor_key"] = penalty, *key
         found: tuple[Tensor, Tensor] = scope.memory["factor"]
         return found
 
@@ -341,8 +354,9 @@ class Affine(Block):
         """
         found: list[Tensor] = []
         for part, some in term.parts(A):
-            E = scope.buffer("gap", part.prediction, part)
-            gap(E, part.prediction, part.target, part.rows)
+            E = scope.difference("gap", part.prediction, part.target, part)
+            if part.rows is not None:
+                E.mul_(part.rows)
             own = [direction(E.T, some), column_sums(E)]
             found = [total.add_(more) for total, more in zip(found, own, strict=True)] if found else own
         return found[0], found[1]
@@ -371,8 +385,58 @@ class Affine(Block):
 
 def _squared(products: Products, term: Term) -> Tensor:
     """``||A h^T||^2``."""
-    own = reduce(Tensor.add_, (squared_norm(product, part.rows) for part, product in products))
+    own = reduce(Tensor.add_, (total_square(product, part.rows) for part, product in products))
     return term.total(own)[0]
+
+
+@one_launch
+def _mean_numbers(
+    sums: Tensor, b: Tensor, *, samples: float | Tensor, weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``b -= sums / samples`` in place; the shift, its squared length and what it promises."""
+    shift = -(sums / samples).to(b.dtype)
+    b += shift
+    return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
+
+
+@one_launch
+def _majorised_numbers(
+    squared: Tensor,
+    moved_squared: Tensor,
+    power: Tensor | float,
+    *,
+    c: float,
+    curvature: float | Tensor,
+    start: float | None,
+    growth: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Multiple of the heading, squared length of the step and what it promises, from the lengths of h and A h^T."""
+    alpha = backtracked(c * ratio(moved_squared, squared), start, growth)
+    multiple = torch.where(squared > 0, power * c / (alpha + curvature), torch.zeros_like(alpha))
+    return multiple, squared * multiple.square(), (alpha + curvature) / 2
+
+
+@one_launch
+def _solved_numbers(
+    squared: Tensor,
+    moved_squared: Tensor,
+    slope: Tensor,
+    total: Tensor,
+    *,
+    c: float,
+    curvature: float | Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for a heading that solves the subproblem: the best multiple, which is 1 up to rounding."""
+    multiple = line_search(slope, moved_squared + total * squared)
+    rate = c * (ratio(moved_squared, squared) / 2 + total) - curvature / 2
+    return multiple, squared * multiple.square(), rate
+
+
+def _plus(x: Tensor, y: Tensor, multiple: float | Tensor) -> Tensor:
+    """``x + multiple y`` in place; a multiple that only the device knows is not asked for."""
+    if isinstance(multiple, Tensor):
+        return x.add_(y * multiple)
+    return x.add_(y, alpha=multiple) if multiple > 0 else x
 
 
 def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import repeat
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term
 from dladmm.blocks.quadratic_input import majorised_length, solved_step
-from dladmm.passes import blind, by_columns, descend, gap, inner_products
+from dladmm.passes import blind, by_columns, descend, inner_products, row_squares, total_square
 from dladmm.precision import plus_direction
 from dladmm.rows import Again, over
-from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search, row_squared_norms
+from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search
 
 
 def quadratic_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
@@ -26,16 +26,21 @@ def quadratic_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scop
             yield part, own, d, torch.mm(d, W.T, out=scope.buffer("moved", part.prediction, part))
 
     made = Again(headings, term.whole)
-    norms = [(row_squared_norms(d), row_squared_norms(moved)) for _, _, d, moved in made]
-    d_squared, moved_squared = norms[0]
-    if len(norms) > 1:
+    norms: list[tuple[Tensor, Tensor]]
+    if scope.options.tau_per_sample:
+        norms = [(row_squares(d), row_squares(moved)) for _, _, d, moved in made]
         d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
+    else:
+        norms = [(total_square(d, part.rows), total_square(moved, part.rows)) for part, _, d, moved in made]
+        d_squared, moved_squared = (reduce(Tensor.add_, both) for both in zip(*norms, strict=True))
     length, step = majorised_length(d_squared, moved_squared, anchor, term, scope)
     by_part = over(term.at_once, length) if length.ndim else repeat((length,))
-    for (part, own, d, moved), (far,) in zip(made, by_part, strict=False):
-        descend(own, d, far)
-        descend(part.prediction, moved, far)
-    return step
+    ties = []
+    for (part, own, d, moved), (far,), (value,) in zip(
+        made, by_part, over(term.at_once, anchor.value), strict=False
+    ):
+        ties.append(_move(own, d, value, part, moved, far, scope))
+    return step._replace(tie=_sum(ties))
 
 
 def exact_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:
@@ -51,7 +56,7 @@ def exact_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: S
         factor, _ = damped_cholesky(gram, 1 / c, torch.float64, blind=blind(W))
         scope.memory["input"] = (c, (torch.cholesky_inverse(factor) / c).to(W.dtype))
     inverse = scope.memory["input"][1]
-    lengths = []
+    lengths, ties = [], []
     for part, own, value in term.parts(a, anchor.value):
         gradient = _gradient(W, own, value, c, part, scope)
         move = scope.buffer("move", gradient, part)
@@ -62,19 +67,37 @@ def exact_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: S
         # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
         # have moved, not what a rounded one did, and the cached prediction would remember the difference for ever.
         moved = torch.mm(move, W.T, out=scope.buffer("moved", part.prediction, part))
-        squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
-        multiple = line_search(inner_products(gradient, move), c * moved_squared + squared)
-        descend(own, move, multiple)
-        descend(part.prediction, moved, multiple)
+        slope, squared = inner_products(gradient, move)
+        moved_squared = row_squares(moved)
+        multiple = line_search(slope, c * moved_squared + squared)
+        ties.append(_move(own, move, value, part, moved, multiple, scope))
         counted = multiple.square() if part.rows is None else multiple.square() * part.rows[:, 0]
         lengths.append((squared @ counted, moved_squared @ counted))
     squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
-    return solved_step(squared, moved_squared, c, anchor)
+    return solved_step(squared, moved_squared, c, anchor)._replace(tie=_sum(ties))
+
+
+def _move(
+    a: Tensor, d: Tensor, value: Tensor, part: Term, moved: Tensor, far: Tensor, scope: Scope
+) -> Tensor | None:
+    """``a -= far d`` and the prediction along with it; after that ``||a - f(z)||^2``, which the forward sweep asks."""
+    if not scope.forward:
+        descend(a, d, far)
+        descend(part.prediction, moved, far)
+        return None
+    gap = None
+    if scope.asked == "term":
+        gap = scope.leave("gap", part.prediction, part.target, part)
+    descend(part.prediction, moved, far, None if gap is None else part.target, gap=gap)
+    return descend(a, d, far, value, rows=part.rows, tied=True)
+
+
+def _sum(ties: Sequence[Tensor | None]) -> Tensor | None:
+    known = [tie for tie in ties if tie is not None]
+    return reduce(Tensor.add_, known) if known else None
 
 
 def _gradient(W: Tensor, a: Tensor, value: Tensor, c: float, part: Term, scope: Scope) -> Tensor:
     """``a - f(z) + c E W``, the gradient over nu, in a buffer."""
-    E = scope.buffer("gap", part.prediction, part)
-    gap(E, part.prediction, part.target, None)
-    difference = torch.sub(a, value, out=scope.buffer("gradient", a, part))
-    return plus_direction(difference, E, by_columns(W), c)
+    E = scope.difference("gap", part.prediction, part.target, part)
+    return plus_direction(scope.difference("gradient", a, value, part), E, by_columns(W), c)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.scratch import Scratch
 from dladmm.distributed.shards import Shards
+from dladmm.passes import difference
 from dladmm.regularizers import Regularizer
 from dladmm.rows import over
 from dladmm.subproblems import SubproblemOptions, squared_norm
@@ -24,14 +25,19 @@ class Step(NamedTuple):
     """One variable's move: its squared length and the decrease of the Lagrangian the theory promises for it.
 
     The Lagrangian falls by at least ``rate * squared``; ``rate`` is the paper's theta/2, tau/2, nu/2 ... and
-    ``None`` where only "does not rise" is promised (the hidden z_l). ``own`` says that both speak of this process's
-    rows alone; over all ranks ``squared`` and ``rate * squared`` add up.
+    ``None`` where only "does not rise" is promised (the hidden z_l, whose length nobody needs then). ``own`` says that
+    both speak of this process's rows alone; over all ranks ``squared`` and ``rate * squared`` add up.
+
+    ``tie`` is ``||v - value||^2`` of the anchor once v has moved, of this process's rows, where the update knows it;
+    ``link`` says of which link, and is given where nothing moves that link any more before the iteration ends.
     """
 
     variable: str
-    squared: Tensor
+    squared: Tensor | None
     rate: Tensor | None
     own: bool = False
+    tie: Tensor | None = None
+    link: int | None = None
 
 
 class Anchor(NamedTuple):
@@ -106,7 +112,9 @@ class Scope:
 
     ``memory`` holds what stays valid between updates (a Gram matrix while the input stays, a factor while W
     stays, the last accepted step of a search); a block clears what its own update makes stale. ``last`` says that the
-    block is the chain's last one. ``scratch`` are buffers that all blocks share: nothing in them outlives an update.
+    block is the chain's last one. ``scratch`` are buffers that all blocks share, and nothing in them outlives an update
+    but one difference: ``asked`` says that the next update will begin with that of the term's prediction and target, or
+    with that of the anchor's value and v, so that this one may leave it there.
     """
 
     options: SubproblemOptions
@@ -114,12 +122,25 @@ class Scope:
     memory: dict[str, Any] = field(default_factory=dict)
     last: bool = False
     scratch: Scratch = field(default_factory=Scratch)
+    asked: Literal["term", "anchor"] | None = None
 
     def buffer(self, name: str, like: Tensor, part: Term) -> Tensor:
         """A buffer with the shape of ``like``, the same one for every chunk of rows."""
         if part.at_once is None:
             return self.scratch.take(name, like)
         return self.scratch.take(name, like, rows=max(part.at_once, len(like)))[: len(like)]
+
+    def difference(self, name: str, first: Tensor, second: Tensor, part: Term) -> Tensor:
+        """``first - second`` in a buffer, where the update before may have left it."""
+        buffer = self.buffer(name, first, part)
+        if not self.scratch.left(name, first, second):
+            difference(buffer, first, second)
+        return buffer
+
+    def leave(self, name: str, first: Tensor, second: Tensor, part: Term) -> Tensor:
+        """A buffer into which the caller writes ``first - second`` for the next update."""
+        self.scratch.leave(name, first, second)
+        return self.buffer(name, first, part)
 
 
 class Block(ABC):
@@ -149,6 +170,12 @@ class Block(ABC):
 
     own_variables: bool = False
     """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""
+
+    asks_differences: bool = False
+    """Whether its updates begin with ``prediction - target`` and ``v - value``, taken by :meth:`Scope.difference`."""
+
+    shares_on_device: bool = False
+    """Whether its updates take a penalty whose strength only the device knows."""
 
     has_statistics: bool = False
     """Whether g depends on statistics of the batch, which :meth:`evaluate` replaces by those of the training data."""

@@ -212,7 +212,7 @@ class Convolution(Block):
         (d,) = term.total(self._backward(term.counted(term.residual()), v, W, of_input=False))
         if penalty.quadratic is None:
             return self._proximal_W(params, v, d, term, penalty, scope)
-        d = d.add(W, alpha=penalty.quadratic / c)
+        d = d.add(W, alpha=float(penalty.quadratic) / c)
         moved = self._product(v, d)
         d_squared = squared_norm(d)
         alpha = backtracked(

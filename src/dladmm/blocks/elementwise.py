@@ -11,7 +11,7 @@ from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.ramp import ramp_through, update_on_ramp
-from dladmm.passes import one_pass
+from dladmm.passes import nothing, one_pass
 from dladmm.regularizers import Regularizer
 from dladmm.subproblems import SubproblemOptions, squared_norm
 
@@ -57,16 +57,23 @@ class Elementwise(Block):
         weight = checked_weight(term.weight / anchor.weight)
         if scope.options.ramps and isinstance(self.activation, JumpFunction):
             return [update_on_ramp(self.activation, v, weight, anchor, term, scope)]
-        squared = _solve(
+        gap = apart = None
+        if scope.asked == "anchor":
+            gap = scope.leave("gap", anchor.value, v, term)
+        elif scope.asked == "term":
+            apart = scope.leave("gradient", term.target, term.prediction, term)
+        tie = _solve(
             v,
             term.prediction,
             anchor.value,
             term.target,
             term.rows,
+            gap,
+            apart,
             activation=self.activation,
             weight=weight,
         )
-        return [Step("z", squared, None)]
+        return [Step("z", None, None, tie=tie)]
 
     def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=v.device)
@@ -79,7 +86,9 @@ class Elementwise(Block):
             self.activation, JumpFunction
         ):  # only resynchronised sweeps ask: what they see is the ramp
             return ramp_through(self.activation, v).slope(v) * force
-        return self.activation.derivative(v) * force
+        out = torch.empty_like(force)
+        _through(out, v, force, activation=self.activation)
+        return out
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
         relative = term.weight / anchor.weight
@@ -97,12 +106,31 @@ def _distance(
 
 
 @one_pass
+def _through(out: Tensor, z: Tensor, force: Tensor, *, activation: Activation) -> Tensor:
+    """``out = f'(z) force``."""
+    activation.write_derivative(z, out).mul_(force)
+    return nothing(out)
+
+
+@one_pass
 def _solve(
-    z: Tensor, f: Tensor, m: Tensor, a: Tensor, rows: Tensor | None, *, activation: Activation, weight: float
+    z: Tensor,
+    f: Tensor,
+    m: Tensor,
+    a: Tensor,
+    rows: Tensor | None,
+    gap: Tensor | None,
+    apart: Tensor | None,
+    *,
+    activation: Activation,
+    weight: float,
 ) -> Tensor:
-    """``z = argmin (z - m)^2 + weight (a - f(z))^2`` and ``f = f(z)`` in place; the squared length of the move."""
-    found = activation.project(m, a, weight)
-    squared = squared_norm(found - z, rows)
-    z.copy_(found)
+    """``z = argmin (z - m)^2 + weight (a - f(z))^2`` and ``f = f(z)`` in place; ``||m - z||^2``.
+
+    Where they are asked for, ``gap = m - z`` and ``apart = a - f``.
+    """
+    z.copy_(activation.project(m, a, weight))
     activation.write(z, f)
-    return squared
+    if apart is not None:
+        torch.sub(a, f, out=apart)
+    return squared_norm(m - z if gap is None else torch.sub(m, z, out=gap), rows)

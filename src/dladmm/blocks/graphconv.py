@@ -95,7 +95,7 @@ class GraphConv(Block):
                 return self._exact_W(params, V, A, term, penalty, scope)
         if penalty.quadratic is None:
             return [self._proximal_W(params, V, term, penalty, scope)]
-        return [self._majorised_W(params, V, term, penalty.quadratic, scope)]
+        return [self._majorised_W(params, V, term, float(penalty.quadratic), scope)]
 
     def _exact_W(
         self, params: Params, V: Matrix, A: Tensor, term: Term, penalty: Regularizer, scope: Scope

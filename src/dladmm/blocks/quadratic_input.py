@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term, like_rows
+from dladmm.passes import one_launch
 from dladmm.subproblems import backtracked, line_search, ratio, row_squared_norms
 
 Product = Callable[[Tensor], Tensor]
@@ -47,19 +48,34 @@ def majorised_length(
     """How far to go against the gradient d, tau by Algorithms 3 and 7 in closed form, and what that promises.
 
     Everything is over nu: ``q = nu (c ||K d||^2 + ||d||^2) / ||d||^2`` is the curvature along d, for all samples
-    together or for each. Given are the squared lengths of the rows of d and of K d.
+    together or for each. Given are the squared lengths of the rows of d and of K d, or those of all rows, each as often
+    as it counts.
     """
-    if term.rows is not None:
+    if d_squared.ndim > 0 and term.rows is not None:
         d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
     if not scope.options.tau_per_sample:
         d_squared, moved_squared = term.total(d_squared.sum(), moved_squared.sum())
-    required = anchor.weight * (term.weight / anchor.weight * ratio(moved_squared, d_squared) + 1)
-    tau = backtracked(required, scope.options.t0, scope.options.growth)
-    length = torch.where(d_squared > 0, anchor.weight / tau, torch.zeros_like(tau))
+    length, squared, rate = _majorised_numbers(
+        d_squared,
+        moved_squared,
+        c=term.weight / anchor.weight,
+        nu=anchor.weight,
+        start=scope.options.t0,
+        growth=scope.options.growth,
+    )
+    return length, Step("a", squared, rate, own=scope.options.tau_per_sample)
+
+
+@one_launch
+def _majorised_numbers(
+    d_squared: Tensor, moved_squared: Tensor, *, c: float, nu: float, start: float | None, growth: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Length of the step, its square with that of the direction, and what it promises."""
+    tau = backtracked(nu * (c * ratio(moved_squared, d_squared) + 1), start, growth)
+    length = torch.where(d_squared > 0, nu / tau, torch.zeros_like(tau))
     squared = d_squared * length.square()
     total = squared.sum()
-    rate = ratio((tau * squared).sum(), total, anchor.weight) / 2
-    return length, Step("a", total, rate, own=scope.options.tau_per_sample)
+    return length, total, ratio((tau * squared).sum(), total, nu) / 2
 
 
 def solved_step(squared: Tensor, moved_squared: Tensor, c: float, anchor: Anchor) -> Step:

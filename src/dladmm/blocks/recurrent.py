@@ -140,7 +140,7 @@ class RecurrentStates(Block):
         """
         s = term.prediction
         if penalty.quadratic is not None and scope.options.w_solver == "exact":
-            return self._whitened_B(params, v, term, penalty.quadratic, scope)
+            return self._whitened_B(params, v, term, float(penalty.quadratic), scope)
         names = list(params)
         start = [params[name] for name in names]
 

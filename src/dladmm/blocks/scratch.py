@@ -12,6 +12,8 @@ class Scratch:
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, int, int], Tensor] = {}
+        self._left: dict[str, tuple[Tensor, Tensor]] = {}
+        self._leaving: dict[str, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def of(cls, memory: dict[str, Any]) -> Scratch:
@@ -28,6 +30,19 @@ class Scratch:
         if buffer is None:
             buffer = self._buffers[(name, *shape)] = like.new_empty(shape)
         return buffer
+
+    def next_update(self) -> None:
+        """An update begins: it finds what the one before it left, and nothing older."""
+        self._left, self._leaving = self._leaving, {}
+
+    def leave(self, name: str, first: Tensor, second: Tensor) -> None:
+        """The buffer holds ``first - second``, which the next update will ask for."""
+        self._leaving[name] = first, second
+
+    def left(self, name: str, first: Tensor, second: Tensor) -> bool:
+        """Whether the update before left ``first - second`` in the buffer."""
+        found = self._left.pop(name, (None, None))
+        return found[0] is first and found[1] is second
 
     def swap(self, name: str, replacement: Tensor) -> None:
         """Take ``replacement`` as the buffer from now on: the one handed out before belongs to its taker."""

@@ -62,8 +62,6 @@ def iteration_traffic(
         if accelerated:
             shares = 0 if isinstance(penalty, NoPenalty) else len(affine)
             told += [Told(doubles=2)] * shares + [Told(doubles=1)]
-    if accelerated:
-        told.append(Told(doubles=1))
     solved = options.subproblems.a_solver == "exact" or options.subproblems.tau_per_sample
     own_steps = 2 + (2 * (len(affine) - 1) if solved else 0)
     told.append(Told(doubles=2 * own_steps + SIGNS))
