@@ -1,12 +1,13 @@
 """dlADMM for an MLP the straightforward way, to measure what caching and closed forms save.
 
 Algorithm 2 of the paper, in the structure of the authors' published code: nothing is kept between updates, so every
-gradient and every value computes its product ``a W^T`` again. The backtracking of Algorithms 3, 4, 6 and 7 is a loop that
-compares phi with its majoriser in the working precision; the majoriser is a function that evaluates phi and its gradient
-at the old point each time it is called, so a test takes four products. A candidate for z_l is compared by two more.
+gradient and every value computes its product ``a W^T`` again. The backtracking of Algorithms 3, 4, 6 and 7 is a loop
+that compares phi with its majoriser in the working precision; the majoriser is a function that evaluates phi and its
+gradient at the old point each time it is called, so a test takes four products. A candidate for z_l is compared by two
+more.
 
-One difference, in favour of this code: z_L is the exact prox of the loss, where the authors run up to 500 steps of FISTA
-with up to three products by ``W_L`` each.
+One difference, in favour of this code: z_L is the exact prox of the loss, where the authors run up to 500 steps of
+FISTA with up to three products by ``W_L`` each.
 """
 
 from __future__ import annotations

@@ -265,25 +265,28 @@ def test_shares_are_shares(seed):
     )
     forces = engine.forces(state)
     last = Term(state.rho, state.outputs[-1] + state.u / state.rho, state.predictions[-1])
-    assert _share(last, forces[-1]) == pytest.approx(1.0, abs=1e-12)
+    assert float(_share(last, forces[-1])) == pytest.approx(1.0, abs=1e-12)
     engine.sweep(state, forces)
-    assert engine._shares[-1] == pytest.approx(1.0, abs=1e-12)
-    assert all(0.0 <= share <= 1.0 for share in engine._shares)
-    hidden = [s for s, block in zip(engine._shares, engine.chain, strict=True) if block.penalised][:-1]
-    assert min(hidden) < 0.999  # they were measured
+    counted = zip(engine._penalties, engine.chain, strict=True)
+    shares = [float(penalty.quadratic) / 0.3 for penalty, block in counted if block.penalised]
+    assert shares[-1] == pytest.approx(1.0, abs=1e-12)
+    assert all(0.0 <= share <= 1.0 + 1e-12 for share in shares)
+    assert min(shares[:-1]) < 0.999  # they were measured
 
 
 def test_a_share_is_the_part_of_the_force_that_arrives():
     force = torch.randn(7, 3, generator=generator(0), dtype=F64)
     at = torch.randn(7, 3, generator=generator(1), dtype=F64)
     for part, expected in ((0.0, 0.0), (0.25, 0.25), (1.0, 1.0), (1.5, 1.0), (-0.5, 0.0)):
-        assert _share(Term(4.0, at - part * force / 4, at), force) == pytest.approx(expected, abs=1e-12)
-    assert _share(Term(4.0, at, at), torch.zeros_like(force)) == 1.0
+        share = float(_share(Term(4.0, at - part * force / 4, at), force))
+        assert share == pytest.approx(expected, abs=1e-12)
+    assert float(_share(Term(4.0, at, at), torch.zeros_like(force))) == 1.0
+    assert float(_share(Term(4.0, at + torch.nan, at), force)) == 1.0  # the safeguard refuses it
     rows = torch.arange(1.0, 8.0, dtype=F64)[:, None]
     part = torch.linspace(0.1, 0.7, 7, dtype=F64)[:, None]
-    several = _share(Term(4.0, at - part * force / 4, at, rows), force)
+    several = float(_share(Term(4.0, at - part * force / 4, at, rows), force))
     again = [v.repeat_interleave(rows[:, 0].long(), 0) for v in (at - part * force / 4, at, force)]
-    assert several == pytest.approx(_share(Term(4.0, again[0], again[1]), again[2]), rel=1e-12)
+    assert several == pytest.approx(float(_share(Term(4.0, again[0], again[1]), again[2])), rel=1e-12)
 
 
 @pytest.mark.parametrize("penalty", [L1(0.3), L2(0.7), ElasticNet(0.2, 0.5)])
@@ -294,6 +297,8 @@ def test_a_share_of_a_penalty_scales_value_and_prox(penalty, share):
     assert float(part.value(W)) == pytest.approx(share * float(penalty.value(W)), rel=1e-12)
     # prox_{s (share Omega)} = prox_{(s share) Omega}
     torch.testing.assert_close(part.prox(W, 0.8), penalty.prox(W, 0.8 * share), rtol=1e-12, atol=1e-14)
+    on_device = penalty.times(torch.tensor(share, dtype=F64))
+    torch.testing.assert_close(on_device.prox(W, 0.8), part.prox(W, 0.8), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("constraint", [NonNegative(), NoPenalty()])
@@ -575,6 +580,10 @@ def test_a_kept_network_goes_on_from_where_it_is(digits):
 # The level's rules -------------------------------------------------------------------------------------------------
 
 
+def steps_of(state, steps):
+    return steps
+
+
 class Refused(Accelerated):
     """Accelerated, whose next ``refuse`` attempts lead to a far worse network."""
 
@@ -589,7 +598,7 @@ class Refused(Accelerated):
 
     def go(self, state, refuse=0):
         self.tried, self.refuse = [], refuse
-        return self.iterate(state)
+        return self.iterate(state, steps_of)
 
 
 def method_on(dropout=0.0):
@@ -681,7 +690,7 @@ def test_a_run_without_a_step_left_stalls(monkeypatch, digits):
         if not kept:
             kept.extend(copied(state.params))
         far = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
-        return [], far
+        return true_attempt(self, state, tried)[0], far
 
     monkeypatch.setattr(Accelerated, "_attempt", attempt)
     result = train(mlp([64, 10, 10]), X, y, mode="accelerated", max_iter=50, dtype="float64")
@@ -715,7 +724,7 @@ def test_dropout_needs_dense_inputs():
     state = engine.feasible_state(params, 1.0, 0.1)
     with pytest.raises(InputError, match="dropout needs dense inputs"):
         Accelerated(engine, state, 0.2)
-    assert Accelerated(engine, state, 0.0).iterate(state) is not None
+    assert Accelerated(engine, state, 0.0).iterate(state, steps_of) is not None
 
 
 def test_the_penalty_of_the_mode():

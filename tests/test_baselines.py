@@ -339,6 +339,10 @@ def test_what_a_method_cannot_train_is_refused():
 # Taylor's ADMM ------------------------------------------------------------------------------------------------------
 
 
+def steps_of(state, steps):
+    return steps
+
+
 def taylor_pair(depth, variables, seed=0, **settings):
     """The library's method with its state, and the reference at the same point."""
     widths = [7, 6, 5, 4, 3][-depth - 1 :]  # narrowing, so that no layer's inputs are collinear
@@ -362,7 +366,7 @@ def taylor_pair(depth, variables, seed=0, **settings):
 def test_taylors_admm_equals_a_slow_literal_one(depth, variables):
     method, state, reference = taylor_pair(depth, variables, rho=0.7, beta=0.5, gamma=3.0)
     for _ in range(9):
-        method.iterate(state)
+        method.iterate(state, steps_of)
         reference.iterate()
         assert float(method.engine.energy(state).lagrangian) == pytest.approx(
             reference.lagrangian(), rel=1e-7
@@ -381,7 +385,7 @@ def test_every_subproblem_of_taylors_admm_is_solved(depth):
     """Each update leaves no slope in its own block: what the others' moves did not touch is stationary."""
     method, state, _ = taylor_pair(depth, "random", seed=3)
     for _ in range(3):
-        method.iterate(state)
+        method.iterate(state, steps_of)
     engine = method.engine
     last = len(engine.chain) - 1
     for l in range(0, last + 1, 2):
@@ -405,7 +409,7 @@ def test_every_subproblem_of_taylors_admm_is_solved(depth):
 def test_the_multiplier_rests_while_the_run_warms_up():
     method, state, _ = taylor_pair(2, "random", warmup=3)
     for k in range(1, 6):
-        method.iterate(state)
+        method.iterate(state, steps_of)
         assert bool(state.u.any()) == (k > 3)
         if k > 3:  # then Lemma 2 holds: z_L was solved just before the multiplier moved
             assert float(method.engine.dual_optimality(state)) < 1e-12

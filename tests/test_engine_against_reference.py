@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from dladmm.blocks import Affine
 from dladmm.chain import mlp
 from dladmm.engine import Engine
 from dladmm.losses import Risk, get_loss
@@ -81,3 +82,33 @@ def test_cached_predictions_follow_every_update():
         engine.sweep(state)
     for cached, raw in zip(state.predictions, engine.raw_predictions(state), strict=True):
         assert torch.allclose(cached, raw, atol=1e-10)
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("forces", [False, True])
+def test_what_an_update_leaves_for_the_next_is_what_that_would_make(solver, rows, forces, monkeypatch):
+    """Sweeps in which nothing is left, and every difference made anew, have the same bits."""
+    states = []
+    for asks in (True, False):
+        monkeypatch.setattr(Affine, "asks_differences", asks)
+        _, engine, state = paired(4, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1)
+        if rows:
+            engine.rows = torch.arange(1.0, 24.0, dtype=torch.float64)[:, None] / 12
+        for _ in range(4):
+            engine.sweep(state, engine.forces(state) if forces else None)
+        states.append(state)
+    for mine, theirs in zip(*((*s.W, *s.b, *s.z, *s.a, s.u) for s in states), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+@pytest.mark.parametrize("at_once", [None, 7])
+def test_ties_of_a_sweep_are_those_of_the_state_it_made(solver, at_once):
+    _, engine, state = paired(4, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1)
+    engine.at_once = at_once
+    for _ in range(3):
+        steps = engine.sweep(state)
+        assert sorted(s.link for s in steps if s.link is not None and s.tie is not None) == list(range(6))
+        known, again = engine.energy(state, steps=steps), engine.energy(state)
+        torch.testing.assert_close(known.coupling, again.coupling, rtol=1e-12, atol=1e-15)

@@ -155,3 +155,13 @@ def test_products_on_a_gpu_repeat_bit_by_bit():
     first = M @ right
     assert all(torch.equal(first, M @ right) for _ in range(10))
     assert torch.allclose(first.cpu(), torch.from_numpy(matrix @ right.cpu().numpy()), atol=1e-4)
+
+
+def test_a_matrix_without_entries_or_columns():
+    """A rank whose nodes have no neighbour on another rank has such a one."""
+    for shape in ((5, 0), (5, 3)):
+        matrix = SparseMatrix.of(sparse.csr_array(shape), torch.float64, CPU)
+        dense = torch.ones(shape[1], 2, dtype=torch.float64)
+        assert torch.equal(matrix @ dense, torch.zeros(5, 2, dtype=torch.float64))
+        assert torch.equal(RowSums(matrix.csr) @ dense, torch.zeros(5, 2, dtype=torch.float64))
+        assert (matrix.T @ torch.ones(5, 2, dtype=torch.float64)).shape == (shape[1], 2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dladmm import datasets, passes
+from dladmm.acceleration import Accelerated
 from dladmm.chain import mlp
 from dladmm.engine import Engine
 from dladmm.graph_problem import GraphSettings, graph_problem
@@ -166,3 +169,17 @@ def test_what_a_recorded_call_leaves_lies_where_it_lay():
     assert bool((key[1] == 1).all())
     assert set(memory) == {"gram", "factor", "number", "new"}
     assert memory["number"] == 2.0
+
+
+def test_an_accelerated_iteration_waits_once():
+    """For the objective that its safeguard compares; what it is measured by is under way by then."""
+    engine, state = network(damping=1.0, last_damping=0.5)
+    method = Accelerated(engine, state, dropout=0.2)
+    with passes.compiling(recorded=False):
+        for _ in range(2):
+            method.iterate(state, partial(vital_signs, engine))
+        refused = method.refused
+        with Waits() as found:
+            method.iterate(state, partial(vital_signs, engine))
+    assert method.refused == refused
+    assert found.found == ["_local_scalar_dense"]

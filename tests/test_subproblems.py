@@ -13,6 +13,8 @@ from dladmm.subproblems import (
     SubproblemOptions,
     backtracked,
     damped_cholesky,
+    full_precision_gram,
+    inverse_of_triangular,
     ratio,
     squared_norm,
 )
@@ -105,3 +107,23 @@ def test_damped_cholesky_survives_an_indefinite_matrix():
 def test_options_check_themselves(field, value):
     with pytest.raises(InputError, match=field):
         SubproblemOptions(**{field: value})
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130, 300])
+def test_a_triangular_inverse_by_products_is_the_inverse(n):
+    L = torch.randn(n, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64).tril()
+    L.diagonal().abs_().add_(1).mul_(n**0.5)
+    eye = torch.eye(n, dtype=torch.float64)
+    found = inverse_of_triangular(L)
+    torch.testing.assert_close(found, torch.linalg.solve_triangular(L, eye, upper=False))
+    torch.testing.assert_close(found @ L, eye)
+
+
+@pytest.mark.parametrize("n", [511, 512, 600, 1024])
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_gram_matrix_by_stripes_is_the_gram_matrix(n, counted):
+    generator = torch.Generator().manual_seed(n)
+    a = torch.randn(40, n, generator=generator, dtype=torch.float64)
+    rows = torch.rand(40, 1, generator=generator, dtype=torch.float64) if counted else None
+    found = full_precision_gram(a, rows)
+    torch.testing.assert_close(found, a.T @ (a if rows is None else a * rows))

@@ -32,6 +32,7 @@ from dladmm.chain import link_factors
 from dladmm.dropping import RowDrops
 from dladmm.engine import Engine
 from dladmm.errors import InputError
+from dladmm.iteration import Look, Seen
 from dladmm.regularizers import NoPenalty
 from dladmm.state import State
 
@@ -80,7 +81,7 @@ class Accelerated:
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 
     @torch.no_grad()
-    def iterate(self, state: State) -> list[Step] | None:
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
         engine = self.engine
         objective = self._objective_of(state)
         self.iteration += 1
@@ -90,11 +91,14 @@ class Accelerated:
                 state, params=params
             )  # a feasible point is made of its parameters: it may take the place
             engine.resynchronise(found)
-            reached = float(engine.objective(found))
+            reached_on_device, seen = engine.objective(found), look(found, steps)
+            reached = float(
+                reached_on_device
+            )  # only now: a GPU that is waited for has nothing to do meanwhile
             if reached <= objective:
                 self._accept(state, params, attempt, refused > 0)
                 self._known = state, reached
-                return steps
+                return seen
             self.refused += 1
         engine.resynchronise(state)
         return None
@@ -136,6 +140,8 @@ class Accelerated:
         pairs = zip(params, self.previous, strict=True)
         moved = [{name: p[name].lerp(old[name], -beta) for name in p} for p, old in pairs]
         penalty = self.engine.penalty
+        if penalty.quadratic is not None:
+            return moved
         for block, block_params in zip(self.engine.chain, moved, strict=True):
             for name in block.penalised:  # a constraint holds at the extrapolated point too
                 block_params[name] = penalty.prox(block_params[name], 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -11,12 +11,17 @@ from dladmm.blocks import Step
 from dladmm.engine import Engine
 from dladmm.state import State
 
+Seen = TypeVar("Seen")
+
+Look = Callable[[State, list[Step]], Seen]
+"""What is to be known of an iterate and of the steps that led to it; it may be asked of trials too."""
+
 
 class Method(Protocol):
     """What the trainer asks of an iteration."""
 
-    def iterate(self, state: State) -> list[Step] | None:
-        """Move the state by one iteration; None when no step lowers the objective any more."""
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
+        """Move the state by one iteration and look at it; None when no step lowers the objective any more."""
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a resumed run needs besides the state."""
@@ -31,8 +36,8 @@ class Plain:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def iterate(self, state: State) -> list[Step] | None:
-        return self.engine.sweep(state)
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
+        return look(state, self.engine.sweep(state))
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {}, {}

@@ -21,8 +21,8 @@ from dladmm.settings import plain
 STRIPE = 256
 """Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
 
-LEAVES = 8
-"""Blocks on the diagonal of a triangular matrix that are inverted side by side."""
+LEAF = 64
+"""Largest block on the diagonal of a triangular matrix; torch solves those side by side if they are no larger."""
 
 Solver = Literal["quadratic", "exact"]
 
@@ -228,16 +228,19 @@ def inverse_of_triangular(L: Tensor) -> Tensor:
     ``[[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]]``.
     """
     n = len(L)
-    leaf = -(-n // LEAVES)
-    padded = torch.eye(leaf * LEAVES, dtype=L.dtype, device=L.device)
+    leaves = 1
+    while leaves * LEAF < n:
+        leaves *= 2
+    leaf = -(-n // leaves)
+    padded = torch.eye(leaf * leaves, dtype=L.dtype, device=L.device)
     padded[:n, :n] = L
 
     def on_diagonal(blocks: int) -> Tensor:
         size = len(padded) // blocks
         return padded.view(blocks, size, blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
 
-    eye = torch.eye(leaf, dtype=L.dtype, device=L.device).expand(LEAVES, leaf, leaf)
-    inverse = torch.linalg.solve_triangular(on_diagonal(LEAVES), eye, upper=False)
+    eye = torch.eye(leaf, dtype=L.dtype, device=L.device).expand(leaves, leaf, leaf)
+    inverse = torch.linalg.solve_triangular(on_diagonal(leaves), eye, upper=False)
     while len(inverse) > 1:
         size = inverse.shape[1]
         first, second = inverse[0::2], inverse[1::2]

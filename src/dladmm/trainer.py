@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,11 +242,10 @@ class Trainer:
 
     def _move(self) -> Tensor | None:
         """One iteration, and what it is measured by; None when there is none any more."""
-        steps = self.method.iterate(self.state)
-        if steps is None:
-            return None
-        self.engine.chain.observe(self.state.params, self.engine.x)
-        return vital_signs(self.engine, self.state, steps)
+        signs = self.method.iterate(self.state, partial(vital_signs, self.engine))
+        if signs is not None:
+            self.engine.chain.observe(self.state.params, self.engine.x)
+        return signs
 
     def _depends_on(self) -> tuple[Any, ...]:
         """What a recorded iteration is made for: the numbers in it, and where the state lies."""

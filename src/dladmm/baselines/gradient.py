@@ -21,6 +21,7 @@ from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.scratch import Scratch
 from dladmm.engine import Engine
 from dladmm.errors import InputError
+from dladmm.iteration import Look, Seen
 from dladmm.regularizers import NonNegative
 from dladmm.state import Energy, State
 from dladmm.subproblems import squared_norm
@@ -69,7 +70,7 @@ class GradientMethod:
         self._ahead: tuple[Tensor, Tensor] | None = None
         self._synchronise(state)
 
-    def iterate(self, state: State) -> list[Step] | None:
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
         """One epoch; None where L-BFGS finds no step any more."""
         if state.params is not self._params:  # a restored state: take its values over
             self._adopt(state)
@@ -80,7 +81,7 @@ class GradientMethod:
         moved = torch.stack([squared_norm(p - old) for p, old in zip(after, before, strict=True)]).sum()
         if isinstance(self.optimizer, LBFGS) and float(moved) == 0:
             return None
-        return [Step("W", moved, torch.zeros_like(moved))]
+        return look(state, [Step("W", moved, torch.zeros_like(moved))])
 
     def _forward(self) -> list[Tensor]:
         """Every output of the network at the present parameters, with the graph."""

@@ -34,7 +34,7 @@ from dladmm._spec import number
 from dladmm.blocks import Affine, Anchor, Elementwise, Scope, Step, Term
 from dladmm.engine import Engine
 from dladmm.errors import InputError
-from dladmm.iteration import MethodFactory
+from dladmm.iteration import Look, MethodFactory, Seen
 from dladmm.state import Energy, State
 from dladmm.subproblems import squared_norm
 
@@ -157,12 +157,12 @@ class TaylorADMM:
             state.predictions = self.engine.raw_predictions(state)
 
     @torch.no_grad()
-    def iterate(self, state: State) -> list[Step] | None:
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
         steps = self._problem.forward_sweep(state)
         self.iterations += 1
         if self.iterations > self.warmup:
             state.u.add_(state.residual, alpha=state.rho)
-        return steps
+        return look(state, steps)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {}, {"iterations": self.iterations}

@@ -56,15 +56,15 @@ def iteration_traffic(
         raise InputError("the traffic of an iteration is known for MLPs and penalties with a quadratic form.")
     affine = [block for block in chain if isinstance(block, Affine)]
     accelerated = options.mode == "accelerated"
+    solved = options.subproblems.a_solver == "exact" or options.subproblems.tau_per_sample
+    own_steps = 2 + (2 * (len(affine) - 1) if solved else 0)
     told: list[Told] = []
     for attempt in range(attempts if accelerated else 1):
         told += _sweep(affine, options, n_rows, fresh=accelerated, new_input=attempt < dropping)
         if accelerated:
             shares = 0 if isinstance(penalty, NoPenalty) else len(affine)
             told += [Told(doubles=2)] * shares + [Told(doubles=1)]
-    solved = options.subproblems.a_solver == "exact" or options.subproblems.tau_per_sample
-    own_steps = 2 + (2 * (len(affine) - 1) if solved else 0)
-    told.append(Told(doubles=2 * own_steps + SIGNS))
+        told.append(Told(doubles=2 * own_steps + SIGNS))
     total = AGREEMENT.copy()
     for each in told:
         traffic = each.traffic(dtype.itemsize)
