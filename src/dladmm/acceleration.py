@@ -150,9 +150,8 @@ class Accelerated:
     def _accept(self, state: State, params: list[Params], attempt: Attempt, refused: bool) -> None:
         """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
         for old, p, new in zip(self.previous, state.params, params, strict=True):
-            for name in p:
-                old[name].copy_(p[name])
-                p[name].copy_(new[name])
+            for name in p:  # handed on, not copied: the next attempt makes tensors of its own
+                old[name], p[name] = p[name], new[name]
         state.rho, state.nu = self._trial.rho, self._trial.nu
         self.momentum = attempt.momentum + 1
         self.calm = 0 if refused else self.calm + 1

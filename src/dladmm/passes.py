@@ -24,6 +24,9 @@ from dladmm.subproblems import row_squared_norms, squared_norm
 CACHED, WHOLE = 1 << 18, 1 << 24
 """Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
 
+WORTH_COMPILING = 1 << 21
+"""Entries from which one operation less on them pays for calling a compiled function."""
+
 SHAPES = 64
 """For so many different shapes a pass is compiled."""
 
@@ -196,9 +199,17 @@ def row_squares(x: Tensor) -> Tensor:
 
 
 @one_pass
-def total_square(x: Tensor, rows: Tensor | None) -> Tensor:
-    """``||x||^2`` as a float64 scalar, every row as often as it counts."""
+def _total_square(x: Tensor, rows: Tensor | None) -> Tensor:
     return squared_norm(x, rows)
+
+
+def total_square(x: Tensor, rows: Tensor | None) -> Tensor:
+    """``||x||^2`` as a float64 scalar, every row as often as it counts.
+
+    Compiled where that is faster: calling what is compiled takes the host as long as ten launches.
+    """
+    compiled = unasked(x) or (blind(x) and x.numel() >= WORTH_COMPILING)
+    return _total_square(x, rows) if compiled else squared_norm(x, rows)
 
 
 @one_pass

@@ -9,9 +9,9 @@ from dladmm.passes import blind, nothing, one_pass
 
 _MAX_STEPS = 24
 _INNER_STEPS = 4
-_ROUGH_STEPS, _BLIND_STEPS = 10, {torch.float64: 3}
-"""Without asking, in float32 and then in float64, where two are enough for an answer in float32: enough for every
-case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes (tests/test_losses.py)."""
+_ROUGH_STEPS, _BLIND_STEPS = ((0.5, 5), (0.01, 8), (0.0, 10)), {torch.float64: 3}
+"""Without asking, in float32 (by r: the larger, the fewer) and then in float64, where two are enough for an answer in
+float32: enough for every case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes (tests/test_losses.py)."""
 
 
 def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
@@ -30,6 +30,7 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     w_i - y_i/r = k_i expm1(t_i) does not cancel when p is close to y, however small r is.
     """
     wanted, v, y = v.dtype, v.double(), y.double()
+    least = 0.0 if isinstance(r, Tensor) else r
     r = r.double() if isinstance(r, Tensor) else v.new_full((), r)  # no copy from the host
     labelled = y > 1e-30
     k = torch.where(labelled, y / r, 1.0)
@@ -41,7 +42,8 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
         return v - _newton(_MAX_STEPS, s, offset, k, log_k, labelled, total, asks=True)
     # A step is cheaper than asking the device whether to go on, and one in float32 is by far the cheapest
     rough = s.float()
-    _newton(_ROUGH_STEPS, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
+    most = next(steps for bound, steps in _ROUGH_STEPS if least >= bound)
+    _newton(most, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
     s = torch.where(rough.isfinite(), rough.double(), s)
     return v - _newton(_BLIND_STEPS.get(wanted, 2), s, offset, k, log_k, labelled, total)
 
