@@ -42,13 +42,18 @@ def test_the_same_seed_gives_the_same_bits(options, dtype):
     assert all(torch.equal(a, b) for a, b in zip(first.state.W, second.state.W, strict=True))
 
 
+def said(caplog):
+    """What this library logged: torch tells of its compiling too."""
+    return [record for record in caplog.records if record.name.startswith("dladmm")]
+
+
 @pytest.mark.parametrize("options", [*OPTIONS, {"mode": "accelerated"}])
 def test_compiled_and_recorded_runs_agree_with_plain_ones(options, caplog):
     compiled, plain = (digits("cuda", compile=compile, **options) for compile in (True, False))
-    assert not caplog.records, "the launches could not be recorded"
+    assert not said(caplog), "the launches could not be recorded"
     for first, second in zip(compiled.state.W, plain.state.W, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
-    assert compiled.certificate.certified, str(compiled.certificate)
+    assert compiled.certificate.certified == ("mode" not in options), str(compiled.certificate)
 
 
 @pytest.mark.parametrize("rows", ["all", "train"])
@@ -58,7 +63,7 @@ def test_compiled_and_recorded_graph_runs_agree_with_plain_ones(options, rows, c
     kwargs = {"hidden": (16,), "device": "cuda", "dtype": "float64", "max_iter": 12}
     kwargs |= options if "mode" in options else options | {"rows": rows}
     compiled, plain = (train_graph(data, compile=compile, **kwargs) for compile in (True, False))
-    assert not caplog.records, "the launches could not be recorded"
+    assert not said(caplog), "the launches could not be recorded"
     for first, second in zip(compiled.state.W, plain.state.W, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
 

@@ -148,7 +148,8 @@ class Engine:
         """What an update by block l gets; an idle one, of no parameters, does not count as one."""
         if not idle:
             self._scratch.next_update()
-        return Scope(self.options, forward, self._memories[l], last, self._scratch, asked)
+        goes_on = forward and self._forces is None and self.at_once is None
+        return Scope(self.options, forward, self._memories[l], last, self._scratch, asked, goes_on)
 
     def _asked_after(self, state: State, l: int, forward: bool) -> Asked:
         """Which difference the update after that of V_l begins with.
@@ -221,6 +222,7 @@ class Engine:
 
         ``keep_input`` leaves what the first block knows of the data alone (its Gram matrix), which no state changes.
         """
+        self._scratch.forget()
         for l, memory in enumerate(self._memories):
             kept = self.chain.blocks[l].knows_of_input if keep_input and l == 0 else ()
             for key in [key for key in memory if key not in kept]:

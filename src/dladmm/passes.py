@@ -132,8 +132,10 @@ def by_columns(W: Tensor) -> Tensor:
 
 
 def column_sums(x: Tensor, rows: Tensor | None = None) -> Tensor:
-    """``sum_i x_i``, every row as often as it counts, float64."""
-    return x.sum(0).double() if rows is None else (rows.T @ x)[0].double()
+    """``sum_i x_i``, every row as often as it counts, float64; on a GPU a product is nearer to its bandwidth."""
+    if rows is None and not on_gpu(x):
+        return x.sum(0).double()
+    return (x.new_ones(len(x)) if rows is None else rows[:, 0]).matmul(x).double()
 
 
 @one_pass

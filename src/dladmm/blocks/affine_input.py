@@ -89,7 +89,9 @@ def _move(
     if scope.asked == "term":
         gap = scope.leave("gap", part.prediction, part.target, part)
     descend(part.prediction, moved, far, None if gap is None else part.target, gap=gap)
-    return descend(a, d, far, value, rows=part.rows, tied=True)
+    # The gradient has had its day. Unless a link further on takes its buffer, the next sweep finds a - f(z) there
+    apart = scope.leave("gradient", a, value, part, stays=True) if scope.goes_on else None
+    return descend(a, d, far, value, gap=apart, rows=part.rows, tied=True)
 
 
 def _sum(ties: Sequence[Tensor | None]) -> Tensor | None:

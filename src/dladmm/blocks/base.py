@@ -114,7 +114,8 @@ class Scope:
     stays, the last accepted step of a search); a block clears what its own update makes stale. ``last`` says that the
     block is the chain's last one. ``scratch`` are buffers that all blocks share, and nothing in them outlives an update
     but one difference: ``asked`` says that the next update will begin with that of the term's prediction and target, or
-    with that of the anchor's value and v, so that this one may leave it there.
+    with that of the anchor's value and v, so that this one may leave it there; ``goes_on``, that the next sweep will
+    begin where this one ends.
     """
 
     options: SubproblemOptions
@@ -123,6 +124,7 @@ class Scope:
     last: bool = False
     scratch: Scratch = field(default_factory=Scratch)
     asked: Literal["term", "anchor"] | None = None
+    goes_on: bool = False
 
     def buffer(self, name: str, like: Tensor, part: Term) -> Tensor:
         """A buffer with the shape of ``like``, the same one for every chunk of rows."""
@@ -137,9 +139,9 @@ class Scope:
             difference(buffer, first, second)
         return buffer
 
-    def leave(self, name: str, first: Tensor, second: Tensor, part: Term) -> Tensor:
-        """A buffer into which the caller writes ``first - second`` for the next update."""
-        self.scratch.leave(name, first, second)
+    def leave(self, name: str, first: Tensor, second: Tensor, part: Term, *, stays: bool = False) -> Tensor:
+        """A buffer into which the caller writes ``first - second`` for the next update, or a later one."""
+        self.scratch.leave(name, first, second, stays=stays)
         return self.buffer(name, first, part)
 
 

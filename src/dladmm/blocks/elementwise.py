@@ -58,13 +58,15 @@ class Elementwise(Block):
         if scope.options.ramps and isinstance(self.activation, JumpFunction):
             return [update_on_ramp(self.activation, v, weight, anchor, term, scope)]
         gap = apart = None
+        f: Tensor | None = term.prediction
         if scope.asked == "anchor":
             gap = scope.leave("gap", anchor.value, v, term)
+            f = None  # a backward update: the forward one makes it again before anybody looks
         elif scope.asked == "term":
             apart = scope.leave("gradient", term.target, term.prediction, term)
         tie = _solve(
             v,
-            term.prediction,
+            f,
             anchor.value,
             term.target,
             term.rows,
@@ -115,7 +117,7 @@ def _through(out: Tensor, z: Tensor, force: Tensor, *, activation: Activation) -
 @one_pass
 def _solve(
     z: Tensor,
-    f: Tensor,
+    f: Tensor | None,
     m: Tensor,
     a: Tensor,
     rows: Tensor | None,
@@ -125,12 +127,13 @@ def _solve(
     activation: Activation,
     weight: float,
 ) -> Tensor:
-    """``z = argmin (z - m)^2 + weight (a - f(z))^2`` and ``f = f(z)`` in place; ``||m - z||^2``.
+    """``z = argmin (z - m)^2 + weight (a - f(z))^2`` in place; ``||m - z||^2``.
 
-    Where they are asked for, ``gap = m - z`` and ``apart = a - f``.
+    Where they are asked for, ``f = f(z)``, ``gap = m - z`` and ``apart = a - f``.
     """
     z.copy_(activation.project(m, a, weight))
-    activation.write(z, f)
-    if apart is not None:
-        torch.sub(a, f, out=apart)
+    if f is not None:
+        activation.write(z, f)
+        if apart is not None:
+            torch.sub(a, f, out=apart)
     return squared_norm(m - z if gap is None else torch.sub(m, z, out=gap), rows)

@@ -14,6 +14,7 @@ class Scratch:
         self._buffers: dict[tuple[str, int, int], Tensor] = {}
         self._left: dict[str, tuple[Tensor, Tensor]] = {}
         self._leaving: dict[str, tuple[Tensor, Tensor]] = {}
+        self._staying: dict[str, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def of(cls, memory: dict[str, Any]) -> Scratch:
@@ -32,17 +33,26 @@ class Scratch:
         return buffer
 
     def next_update(self) -> None:
-        """An update begins: it finds what the one before it left, and nothing older."""
+        """An update begins: it finds what the one before it left, and of older things what was left to stay."""
         self._left, self._leaving = self._leaving, {}
 
-    def leave(self, name: str, first: Tensor, second: Tensor) -> None:
-        """The buffer holds ``first - second``, which the next update will ask for."""
-        self._leaving[name] = first, second
+    def leave(self, name: str, first: Tensor, second: Tensor, *, stays: bool = False) -> None:
+        """The buffer holds ``first - second``, which the next update will ask for.
+
+        With ``stays`` a later one will: neither tensor changes before, and nobody else takes the buffer.
+        """
+        self._staying.pop(name, None)
+        (self._staying if stays else self._leaving)[name] = first, second
 
     def left(self, name: str, first: Tensor, second: Tensor) -> bool:
-        """Whether the update before left ``first - second`` in the buffer."""
-        found = self._left.pop(name, (None, None))
-        return found[0] is first and found[1] is second
+        """Whether ``first - second`` was left in the buffer, which the caller is about to take."""
+        entries = [left.pop(name, (None, None)) for left in (self._left, self._staying)]
+        return any(found[0] is first and found[1] is second for found in entries)
+
+    def forget(self) -> None:
+        """Nothing was left: the state was changed by hand."""
+        for left in (self._left, self._leaving, self._staying):
+            left.clear()
 
     def swap(self, name: str, replacement: Tensor) -> None:
         """Take ``replacement`` as the buffer from now on: the one handed out before belongs to its taker."""
