@@ -161,6 +161,7 @@ def test_a_matrix_without_entries_or_columns():
     """A rank whose nodes have no neighbour on another rank has such a one."""
     for shape in ((5, 0), (5, 3)):
         matrix = SparseMatrix.of(sparse.csr_array(shape), torch.float64, CPU)
+        assert matrix.csr.col_indices().stride() == matrix.csr.values().stride() == (1,)
         dense = torch.ones(shape[1], 2, dtype=torch.float64)
         assert torch.equal(matrix @ dense, torch.zeros(5, 2, dtype=torch.float64))
         assert torch.equal(RowSums(matrix.csr) @ dense, torch.zeros(5, 2, dtype=torch.float64))

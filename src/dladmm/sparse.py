@@ -110,15 +110,18 @@ def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
         return torch.sparse_csr_tensor(
-            torch.tensor(
-                ordered.indptr, dtype=torch.int32
-            ),  # copies: empty arrays have strides torch refuses
-            torch.tensor(ordered.indices, dtype=torch.int32),
-            torch.tensor(ordered.data, dtype=dtype),
+            _fresh(ordered.indptr, torch.int32),
+            _fresh(ordered.indices, torch.int32),
+            _fresh(ordered.data, dtype),
             size=ordered.shape,
             check_invariants=True,
             device=device,
         )
+
+
+def _fresh(values: Any, dtype: torch.dtype) -> Tensor:
+    """A copy with strides of its own: those of an empty numpy array are 0, which torch refuses in sparse tensors."""
+    return torch.empty(len(values), dtype=dtype).copy_(torch.from_numpy(values))
 
 
 def scipy_matrix(x: Tensor) -> sparse.csr_array:
