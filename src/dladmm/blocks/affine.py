@@ -11,20 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.affine_input import exact_a, quadratic_a
+from dladmm.blocks.affine_numbers import majorised_numbers, mean_numbers, plus, solved_numbers
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.errors import InputError
-from dladmm.passes import advance, blind, by_columns, column_sums, on_gpu, one_launch, total_square
+from dladmm.passes import advance, blind, by_columns, column_sums, on_gpu, total_square
 from dladmm.precision import direction
 from dladmm.regularizers import Regularizer
 from dladmm.rows import Again
 from dladmm.subproblems import (
     SubproblemOptions,
-    backtracked,
     damped_cholesky,
     full_precision_gram,
     inverse_of_triangular,
-    line_search,
     ratio,
     squared_norm,
     unit,
@@ -155,7 +154,7 @@ class Affine(Block):
             shifts.append(shift)
             product.addr_(shift.double(), ones_A)
         for _ in range(2):
-            d = _plus(product.clone(), W, penalty.quadratic / term.weight)
+            d = plus(product.clone(), W, penalty.quadratic / term.weight)
             heading = self._heading(d, v, term, penalty, scope).double()
             moved_squared = ((heading @ gram) * heading).sum()
             multiple, step = self._multiple(d, heading, moved_squared, term, penalty, scope)
@@ -181,7 +180,7 @@ class Affine(Block):
         constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu). The
         cached m is left to the caller.
         """
-        shift, squared, rate = _mean_numbers(sums, params["b"], samples=term.samples(), weight=term.weight)
+        shift, squared, rate = mean_numbers(sums, params["b"], samples=term.samples(), weight=term.weight)
         return shift, Step("b", squared, rate)
 
     def _solve_W(
@@ -196,7 +195,7 @@ class Affine(Block):
         if penalty.quadratic is None:
             solve = self._exact_proximal_W if scope.options.w_solver == "exact" else self._proximal_W
             return solve(params, A, d, term, penalty, scope)
-        d = _plus(d, W, penalty.quadratic / term.weight)
+        d = plus(d, W, penalty.quadratic / term.weight)
         heading, power = unit(self._heading(d, A, term, penalty, scope))
         products = self._products(A, heading.to(W.dtype), term, scope)
         multiple, step = self._multiple(d, heading, _squared(products, term), term, penalty, scope, power)
@@ -239,7 +238,7 @@ class Affine(Block):
         c, curvature = term.weight, 0.0 if penalty.quadratic is None else penalty.quadratic
         squared = total_square(heading, None)
         if scope.options.w_solver == "quadratic":
-            multiple, length, rate = _majorised_numbers(
+            multiple, length, rate = majorised_numbers(
                 squared,
                 moved_squared,
                 power,
@@ -251,7 +250,7 @@ class Affine(Block):
         else:
             _, total = scope.memory["factor"]
             slope = -(d * heading).sum(dtype=torch.float64)
-            multiple, length, rate = _solved_numbers(
+            multiple, length, rate = solved_numbers(
                 squared, moved_squared, slope, total, c=c, curvature=curvature
             )
         return multiple, Step("W", length, rate)
@@ -387,56 +386,6 @@ def _squared(products: Products, term: Term) -> Tensor:
     """``||A h^T||^2``."""
     own = reduce(Tensor.add_, (total_square(product, part.rows) for part, product in products))
     return term.total(own)[0]
-
-
-@one_launch
-def _mean_numbers(
-    sums: Tensor, b: Tensor, *, samples: float | Tensor, weight: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``b -= sums / samples`` in place; the shift, its squared length and what it promises."""
-    shift = -(sums / samples).to(b.dtype)
-    b += shift
-    return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
-
-
-@one_launch
-def _majorised_numbers(
-    squared: Tensor,
-    moved_squared: Tensor,
-    power: Tensor | float,
-    *,
-    c: float,
-    curvature: float | Tensor,
-    start: float | None,
-    growth: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Multiple of the heading, squared length of the step and what it promises, from the lengths of h and A h^T."""
-    alpha = backtracked(c * ratio(moved_squared, squared), start, growth)
-    multiple = torch.where(squared > 0, power * c / (alpha + curvature), torch.zeros_like(alpha))
-    return multiple, squared * multiple.square(), (alpha + curvature) / 2
-
-
-@one_launch
-def _solved_numbers(
-    squared: Tensor,
-    moved_squared: Tensor,
-    slope: Tensor,
-    total: Tensor,
-    *,
-    c: float,
-    curvature: float | Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for a heading that solves the subproblem: the best multiple, which is 1 up to rounding."""
-    multiple = line_search(slope, moved_squared + total * squared)
-    rate = c * (ratio(moved_squared, squared) / 2 + total) - curvature / 2
-    return multiple, squared * multiple.square(), rate
-
-
-def _plus(x: Tensor, y: Tensor, multiple: float | Tensor) -> Tensor:
-    """``x + multiple y`` in place; a multiple that only the device knows is not asked for."""
-    if isinstance(multiple, Tensor):
-        return x.add_(y * multiple)
-    return x.add_(y, alpha=multiple) if multiple > 0 else x
 
 
 def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:
