@@ -33,7 +33,7 @@ def work(name: str, size: int, seed: int) -> None:
     import torch
 
     torch.set_num_threads(1)
-    ledger = Ledger(name, size if size > 1 else 0, loud=True)
+    ledger = Ledger(name, size if BY_NAME[name].counts else 0, loud=True)
     BY_NAME[name].run(ledger, size, seed)
     print(json.dumps(ledger.closed().to_dict() | {"size": size, "seed": seed}))
 

@@ -26,6 +26,11 @@ class Line:
     format: str | None = None
     parts: int = 1
 
+    @property
+    def counts(self) -> bool:
+        """Whether the size is the number of attempts."""
+        return self.full >= 60 and self.name != "endurance"
+
     def run(self, ledger: Ledger, size: int, seed: int) -> None:
         # imported here: a line must not pay for what the others need
         function: Callable[..., None] = getattr(import_module(f"chaos.{self.module}"), self.function)
