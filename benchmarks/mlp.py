@@ -47,6 +47,7 @@ from dladmm.acceleration import Accelerated
 from dladmm.api import fresh_parameters
 from dladmm.chain import mlp
 from dladmm.losses import Risk, get_loss
+from dladmm.measuring import diagnostics_interval
 from dladmm.options import PAPER, make_options
 from dladmm.replay import WARM_CALLS
 from dladmm.scaling import Scaling
@@ -74,6 +75,8 @@ class Contender:
         self.seconds: list[float] = []
         self.attempts: list[int] = []
         self.memory, self.recorded_attempts, self.starting = 0, 1, 0.0
+        self.diagnostics: Contender | None = None
+        self.diagnosed_every = 1
 
     def step(self) -> int:
         before = 0 if self._attempted is None else self._attempted()
@@ -149,9 +152,11 @@ def library(mode: str, sizes: list[int], x: Tensor, y: Tensor, seed: int, **chan
             raise RuntimeError(f"{mode} ended with {ended.name} after {trainer.history.n_iter} iterations.")
 
     method = trainer.method
-    if not isinstance(method, Accelerated):
-        return Contender(step)
-    return Contender(step, lambda: method.iteration + method.refused)
+    attempted = (lambda: method.iteration + method.refused) if isinstance(method, Accelerated) else None
+    contender = Contender(step, attempted)
+    contender.diagnostics = Contender(lambda: trainer._measured_with_products() and None)
+    contender.diagnosed_every = diagnostics_interval(trainer.state, len(x))
+    return contender
 
 
 def adam(sizes: list[int], x: Tensor, y: Tensor, seed: int) -> Contender:
@@ -275,7 +280,8 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
         {m: Contender(Bare(by_kind(c.operations, products=p), operands)) for m, c in modes.items()}
         for p in (True, False)
     )
-    timed = [*modes.values(), epoch, minimal, *bare.values(), *factoring.values()]
+    watched = [c.diagnostics for c in modes.values() if settings.diagnostics and c.diagnostics is not None]
+    timed = [*modes.values(), epoch, minimal, *bare.values(), *factoring.values(), *watched]
     for _ in range(settings.warmup):
         for contender in timed:
             contender.step()
@@ -298,6 +304,8 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
             "attempts": c.attempts,
             "recorded_attempts": c.recorded_attempts,
             "seconds_with_recorded_attempts": alike,
+            "diagnostics_seconds": c.diagnostics.median if c.diagnostics in watched else None,
+            "diagnostics_every": c.diagnosed_every,
             "bare_seconds": bare[m].median,
             "factorisation_seconds": factoring[m].median,
             "ratios": {
@@ -377,6 +385,10 @@ def table(report: dict[str, Any]) -> str:
             lines.append(row(f"  attempts: {attempts}", alike, None))
         if of["compiling_seconds"]:
             lines.append(row("  compiling, once", of["compiling_seconds"], None))
+        if of["diagnostics_seconds"] is not None:
+            share = of["diagnostics_seconds"] / of["diagnostics_every"] / of["iteration_seconds"]
+            lines.append(row("  diagnostics", of["diagnostics_seconds"], None))
+            lines.append(f"    every {of['diagnostics_every']} iterations: {share:.1%} of their time")
         lines.append(row("  bare products", of["bare_seconds"], None))
         if any(op["kind"] != "product" for op in of["operations"]):
             lines.append(row("  factorisations", of["factorisation_seconds"], None))
@@ -419,6 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
     parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
+    parser.add_argument("--diagnostics", action="store_true", help="time the checks that cost products too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)

@@ -33,6 +33,13 @@ Products = Again[tuple[Term, Tensor]]
 """``A h^T`` of every chunk of rows, beside the chunk's term: of one chunk it is kept, of several it is made again."""
 
 
+WELL_DAMPED = 0.01
+"""Of the mean eigenvalue: the largest is then at most 100 n times what the damping makes the smallest."""
+
+IN_RANGE = 1e9
+"""What is within it and its inverse can be divided by twice in float32."""
+
+
 class Move(NamedTuple):
     """W has moved by ``multiple * heading``; ``products`` are ``A heading^T``."""
 
@@ -218,7 +225,7 @@ class Affine(Block):
         factor, _ = self._factor(A, term, penalty, scope)
         if on_gpu(factor):
             return -(d.double() @ factor.T) @ factor
-        return -torch.cholesky_solve(d.double().T, factor).T
+        return -torch.cholesky_solve(d.to(factor.dtype).T, factor).T
 
     def _multiple(
         self,
@@ -271,9 +278,10 @@ class Affine(Block):
         return scope.options.damping_of(self.n_in, last=scope.last) * gram.diagonal().mean()
 
     def _factor(self, A: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> tuple[Tensor, Tensor]:
-        """Cholesky factor, in float64, of ``A^T A + t I``, and t: (lambda + delta)/c with the damping delta.
+        """Cholesky factor, made in float64, of ``A^T A + t I``, and t: (lambda + delta)/c with the damping delta.
 
-        On a GPU the inverse of the factor, which is used twice or more: a triangular solve is slow there.
+        On a GPU the inverse of the factor: a triangular solve is slow there. On a CPU it is rounded to the dtype of A
+        where that is harmless: exact products decide how far a heading goes, so what a rounded one promises holds.
         """
         gram = self._gram(A, term, scope)
         key = (term.weight, scope.options.damping_of(self.n_in, last=scope.last))
@@ -285,6 +293,8 @@ class Affine(Block):
             factor, total = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
             if on_gpu(factor):
                 factor = inverse_of_triangular(factor)
+            elif key[1] >= WELL_DAMPED and _in_range(factor.diagonal()):
+                factor = factor.to(A.dtype)
             scope.memory["factor"] = factor, total
             scope.memory["factor_key"] = penalty, *key
         found: tuple[Tensor, Tensor] = scope.memory["factor"]
@@ -386,6 +396,11 @@ def _squared(products: Products, term: Term) -> Tensor:
     """``||A h^T||^2``."""
     own = reduce(Tensor.add_, (total_square(product, part.rows) for part, product in products))
     return term.total(own)[0]
+
+
+def _in_range(diagonal: Tensor) -> bool:
+    low, high = diagonal.aminmax()
+    return bool(low > 1 / IN_RANGE) and bool(high < IN_RANGE)
 
 
 def _taken(squared: Tensor, rate: Tensor) -> tuple[Tensor, Step]:
