@@ -132,11 +132,11 @@ def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: 
 
 
 def diagnostics_interval(state: State, n_rows: int) -> int:
-    """Every iteration while a forward pass over all rows is small change (below 2 GFLOP), else every tenth."""
+    """Every iteration while a forward pass over all rows is small change (below 2 GFLOP), else every twentieth."""
     pairs = zip(state.params, state.outputs, strict=True)
     weights = ((math.prod(v.shape[1:]), p) for block, v in pairs for p in block.values() if p.ndim > 1)
     products = n_rows * sum(outputs * p[0].numel() for outputs, p in weights)
-    return 1 if 2 * products < 2e9 else 10
+    return 1 if 2 * products < 2e9 else 20
 
 
 def root(value: float) -> float:
