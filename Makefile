@@ -3,7 +3,7 @@
 #   make test    own virtual environment, then the whole test suite
 # A second run of either does not install again. For those who change it:
 #   make lint types      style and spelling; types
-#   make chaos           faults, load and bad input at full size, and the table of docs/reliability.md (half an hour)
+#   make chaos           faults, load and bad input at full size, and the table of docs/reliability.md (a quarter of an hour on two cores)
 #   make audit           bandit on src/, pip-audit on constraints.txt (docs/security.md)
 #   make docs            the site, in docs/_build/html; warnings are errors, examples and tutorials are executed
 #   make release-check   wheel and sdist; the wheel installed in an environment of its own and tried from elsewhere
