@@ -293,7 +293,7 @@ class Affine(Block):
             factor, total = damped_cholesky(gram, shift, A.dtype, blind=blind(gram))
             if on_gpu(factor):
                 factor = inverse_of_triangular(factor)
-            elif key[1] >= WELL_DAMPED and _in_range(factor.diagonal()):
+            elif key[1] >= WELL_DAMPED and not blind(factor) and _in_range(factor.diagonal()):
                 factor = factor.to(A.dtype)
             scope.memory["factor"] = factor, total
             scope.memory["factor_key"] = penalty, *key
