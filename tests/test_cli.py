@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dladmm.cli import main
+
 pytestmark = pytest.mark.slow
 
 
@@ -183,12 +185,24 @@ ERRORS = [
 @pytest.mark.parametrize(
     ("arguments", "words"), ERRORS, ids=[" ".join(a[1:])[:60] or "empty" for a, _ in ERRORS]
 )
-def test_errors_are_words_and_exit_code_2(run, folder, arguments, words):
-    done = dladmm(*arguments, cwd=folder)
+def test_errors_are_words_and_exit_code_2(run, folder, arguments, words, monkeypatch, capfd):
+    """In this process: what a process of its own adds, the other tests see."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["dladmm", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert words in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 7
+
+
+def test_an_error_of_a_process_is_words_and_exit_code_2(folder):
+    done = dladmm("train", "mlp", "--csv", "own.csv", cwd=folder)
     assert done.returncode == 2
-    assert words in done.stderr
+    assert "--csv needs --target" in done.stderr
     assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 7
 
 
 def test_debug_shows_the_traceback(folder):
