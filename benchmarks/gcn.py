@@ -44,19 +44,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compact_json import dumps, rounded
 from mlp import NEVER, Contender, synchronize
 
-from dladmm import datasets, machine
-from dladmm.acceleration import Accelerated
-from dladmm.api import fresh_parameters
+from dladmm import datasets
+from dladmm.api.graph_problem import GraphProblem, GraphSettings, graph_problem
+from dladmm.api.train import fresh_parameters
+from dladmm.base import machine
+from dladmm.compute.recording import WARM_CALLS
+from dladmm.compute.sparse import SparseMatrix
 from dladmm.datasets import GraphData
 from dladmm.datasets._locate import locate, roots
 from dladmm.datasets._registry import dataset
-from dladmm.graph_problem import GraphProblem, GraphSettings, graph_problem
+from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
-from dladmm.options import make_options
-from dladmm.replay import WARM_CALLS
 from dladmm.reproduce import paper
-from dladmm.sparse import SparseMatrix
-from dladmm.trainer import Trainer
+from dladmm.training.trainer import Trainer
 
 NAMES = ["cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-physics"]
 EMBEDDED = ["karate"]

@@ -43,10 +43,10 @@ from compact_json import dumps, rounded
 from gcn import graph_iteration
 from mlp import Contender, library, random_data, synchronize, whole_numbers
 
-from dladmm import machine
+from dladmm.base import machine
 from dladmm.blocks.ray import Ray
+from dladmm.compute.recording import WARM_CALLS
 from dladmm.datasets.generated import sbm
-from dladmm.replay import WARM_CALLS
 from dladmm.reproduce.fits import growth
 
 AXES = ("samples", "width", "edges")

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recording import Recorder
 
 from dladmm import datasets, mlp, train
-from dladmm.memory import bytes_of, chunk, needs_of
-from dladmm.options import make_options
+from dladmm.engine.memory import bytes_of, chunk, needs_of
+from dladmm.engine.options import make_options
 
 MODES: dict[str, dict[str, Any]] = {
     "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},

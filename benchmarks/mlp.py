@@ -42,16 +42,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from authors_structure import AuthorsStructure
 from recording import Bare, Operands, Operation, Recorder, minimal_products
 
-from dladmm import datasets, machine
-from dladmm.acceleration import Accelerated
-from dladmm.api import fresh_parameters
-from dladmm.chain import mlp
+from dladmm import datasets
+from dladmm.api.train import fresh_parameters
+from dladmm.base import machine
+from dladmm.compute.recording import WARM_CALLS
+from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.options import PAPER, make_options
 from dladmm.losses import Risk, get_loss
-from dladmm.measuring import diagnostics_interval
-from dladmm.options import PAPER, make_options
-from dladmm.replay import WARM_CALLS
-from dladmm.scaling import Scaling
-from dladmm.trainer import Trainer
+from dladmm.network.chain import mlp
+from dladmm.network.scaling import Scaling
+from dladmm.training.diagnostics import diagnostics_interval
+from dladmm.training.trainer import Trainer
 
 MODES: dict[str, dict[str, Any]] = {
     "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},

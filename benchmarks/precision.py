@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compact_json import dumps, rounded
 
-from dladmm import datasets, machine, mlp, train
+from dladmm import datasets, mlp, train
+from dladmm.base import machine
 
 MODES: dict[str, dict[str, Any]] = {
     "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic", "rho": 1.5, "nu": 0.5},

@@ -5,7 +5,7 @@
 
 Processes are real (gloo); each of them has one thread. The model is ``compute + calls * latency + bytes / bandwidth``
 (docs/scaling.md): bytes and calls are counted where they are handed over and compared with the formula of
-``dladmm.distributed.cost``, latency and bandwidth are those of single reductions, compute is that of one process.
+``benchmarks.traffic_model``, latency and bandwidth are those of single reductions, compute is that of one process.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this che
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compact_json import dumps, rounded
+from traffic_model import iteration_traffic
 
 from dladmm import datasets, mlp, train, train_graph
+from dladmm.base.machine import describe
+from dladmm.callbacks.traffic_log import TrafficLog
+from dladmm.compute.partition import Partition, parts_of
 from dladmm.distributed import ALONE, Group, Traffic
-from dladmm.distributed.cost import iteration_traffic
-from dladmm.distributed.partition import Partition, parts_of
-from dladmm.distributed.traffic_log import TrafficLog
-from dladmm.graph import normalised_adjacency
-from dladmm.machine import describe
-from dladmm.options import make_options
+from dladmm.engine.options import make_options
+from dladmm.network.graph import normalised_adjacency
 
 WIDTHS, SAMPLES, ITERATIONS = (200, 300, 300, 10), 6_000, 6
 MODES: dict[str, dict[str, Any]] = {
@@ -268,7 +268,7 @@ def on_paper() -> list[dict[str, Any]]:
 
 
 def flops_a_sample(mode: str) -> float:
-    """Operations of an iteration for one sample: products counted as tests/test_products.py counts them."""
+    """Operations of an iteration for one sample: products counted as tests/compute/test_products.py counts them."""
     pairs = list(pairwise(PAPER_WIDTHS))
     first = 2 * 2 * pairs[0][0] * pairs[0][1]
     total = float(first)

@@ -39,16 +39,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compact_json import dumps, rounded
 from mlp import NEVER, synchronize, whole_numbers
 
-from dladmm import datasets, machine
-from dladmm.api import fresh_parameters
+from dladmm import datasets
+from dladmm.api.train import fresh_parameters
+from dladmm.base import machine
 from dladmm.baselines.optimizers import LEARNING_RATES
-from dladmm.chain import mlp
+from dladmm.compute.recording import WARM_CALLS
+from dladmm.engine.options import make_options
 from dladmm.experiments.convergent import MNIST
 from dladmm.losses import Risk, get_loss
-from dladmm.options import make_options
-from dladmm.replay import WARM_CALLS
-from dladmm.scaling import Scaling
-from dladmm.trainer import Trainer
+from dladmm.network.chain import mlp
+from dladmm.network.scaling import Scaling
+from dladmm.training.trainer import Trainer
 
 CONVERGENT = {name: MNIST["mnist-exact"][name] for name in ("rho", "nu", "damping", "init_scale")}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -153,7 +153,7 @@ error. Exit codes: 0 done, 1 the run failed (diverged, not finite, a check that 
 def cli_page() -> str:
     import typer
 
-    from dladmm.cli import app
+    from dladmm.cli.app import app
 
     parts = [CLI_HEAD]
 

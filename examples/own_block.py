@@ -12,7 +12,7 @@ from torch import nn
 
 import dladmm
 from dladmm.blocks import Affine, Block, Elementwise, Step
-from dladmm.subproblems import squared_norm
+from dladmm.compute.norms import squared_norm
 
 
 class Gain(Block):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from dladmm import trainer
+from dladmm.training import trainer
 
 settings.register_profile("suite", max_examples=36, deadline=None, derandomize=True)
 settings.load_profile("suite")

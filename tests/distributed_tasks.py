@@ -1,4 +1,4 @@
-"""What the processes of the pool do in tests/test_distributed.py."""
+"""What the processes of the pool do in tests/compute/test_distributed.py."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from scipy import sparse
 from torch import nn
+from traffic_model import iteration_traffic
 
 from dladmm import (
     GCNClassifier,
@@ -23,15 +24,14 @@ from dladmm import (
     train,
     train_graph,
 )
+from dladmm.base.status import Status
 from dladmm.callbacks import Callback, Checkpoint
+from dladmm.callbacks.traffic_log import TrafficLog
+from dladmm.compute.halo import halo_matrix
+from dladmm.compute.partition import partitioned
 from dladmm.distributed import current, share
-from dladmm.distributed.cost import iteration_traffic
-from dladmm.distributed.graph_part import GraphPart
-from dladmm.distributed.halo import halo_matrix
-from dladmm.distributed.partition import partitioned
-from dladmm.distributed.traffic_log import TrafficLog
-from dladmm.options import make_options
-from dladmm.status import Status
+from dladmm.engine.options import make_options
+from dladmm.network.graph_part import GraphPart
 from graph_problems import random_graph
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from dladmm.chain import gcn
-from dladmm.engine import Engine
-from dladmm.graph import normalised_adjacency
+from dladmm.compute.sparse import SparseMatrix, csr_tensor
+from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
+from dladmm.network.chain import gcn
+from dladmm.network.graph import normalised_adjacency
 from dladmm.regularizers import get_regularizer
-from dladmm.sparse import SparseMatrix, csr_tensor
-from dladmm.subproblems import SubproblemOptions
+from dladmm.solvers.subproblems import SubproblemOptions
 
 CPU = torch.device("cpu")
 

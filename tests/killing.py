@@ -22,7 +22,7 @@ import torch
 
 from dladmm import mlp, train
 from dladmm.callbacks import Checkpoint
-from dladmm.checkpoint import iteration_of, latest
+from dladmm.training.checkpoint import iteration_of, latest
 
 MAX_ITER = 400
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from dladmm import load_model
-from dladmm.checkpoint import checkpoints, iteration_of
+from dladmm.training.checkpoint import checkpoints, iteration_of
 
 RANKS = 2
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dladmm.chain import mlp
-from dladmm.engine import Engine
+from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
+from dladmm.network.chain import mlp
 from dladmm.regularizers import get_regularizer
-from dladmm.subproblems import SubproblemOptions
+from dladmm.solvers.subproblems import SubproblemOptions
 
 
 def random_problem(

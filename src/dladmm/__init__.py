@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from dladmm import datasets
 from dladmm._version import __version__
-from dladmm.api import train
+from dladmm.api.train import train
+from dladmm.api.train_graph import train_graph
+from dladmm.base.errors import DataError, DladmmError, InputError, InputTypeError
+from dladmm.base.history import History
+from dladmm.base.status import Status
 from dladmm.callbacks import Callback
-from dladmm.certificate import Certificate
-from dladmm.chain import Chain, from_module, gcn, mlp
-from dladmm.checkpoint import SavedModel, load_model
-from dladmm.errors import DataError, DladmmError, InputError, InputTypeError
-from dladmm.graph_api import train_graph
-from dladmm.history import History
+from dladmm.engine.certificate import Certificate
+from dladmm.engine.options import TrainOptions
 from dladmm.losses import CallableLoss
-from dladmm.options import TrainOptions
-from dladmm.recurrent_module import Recurrent
-from dladmm.status import Status
-from dladmm.subproblems import SubproblemOptions
-from dladmm.trainer import ConvergenceNotGuaranteed, Result, Trainer
+from dladmm.network.chain import Chain, from_module, gcn, mlp
+from dladmm.network.recurrent_module import Recurrent
+from dladmm.solvers.subproblems import SubproblemOptions
+from dladmm.training.checkpoint import SavedModel, load_model
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result, Trainer
 
 if TYPE_CHECKING:
-    from dladmm.estimators import MLPClassifier, MLPRegressor
-    from dladmm.graph_estimator import GCNClassifier
-    from dladmm.module_estimator import ModuleClassifier
+    from dladmm.estimators.gcn import GCNClassifier
+    from dladmm.estimators.mlp import MLPClassifier, MLPRegressor
+    from dladmm.estimators.module import ModuleClassifier
 
 __all__ = [
     "CallableLoss",
@@ -64,10 +64,10 @@ __all__ = [
 ]
 
 _ESTIMATORS = {
-    "GCNClassifier": "dladmm.graph_estimator",
-    "MLPClassifier": "dladmm.estimators",
-    "MLPRegressor": "dladmm.estimators",
-    "ModuleClassifier": "dladmm.module_estimator",
+    "GCNClassifier": "dladmm.estimators.gcn",
+    "MLPClassifier": "dladmm.estimators.mlp",
+    "MLPRegressor": "dladmm.estimators.mlp",
+    "ModuleClassifier": "dladmm.estimators.module",
 }
 
 

@@ -10,6 +10,6 @@ if find_spec("typer") is None and sys.argv[1:2] == [
 
     sys.exit(reproduce(sys.argv[2:]))
 
-from dladmm.cli import main
+from dladmm.cli.app import main
 
 main()

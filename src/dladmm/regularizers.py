@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dladmm._spec import Named, from_spec, number
+from dladmm.base.spec import Named, from_spec, number
 
 
 class Regularizer(Named, ABC):

@@ -11,8 +11,8 @@ from torch import nn
 
 from chaos.table import EDGES, MASK, REFUSED, X, Y
 from dladmm import CallableLoss, InputError, InputTypeError, Result, mlp, train
+from dladmm.api.train_graph import train_graph
 from dladmm.callbacks import ProgressBar
-from dladmm.graph_api import train_graph
 
 
 def trained(x: Any = X, y: Any = Y, model: Any = None, **settings: Any) -> Result:

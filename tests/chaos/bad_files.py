@@ -17,10 +17,10 @@ from chaos.forks import NOBODY, forked
 from chaos.ledger import Ledger, Violation, require
 from chaos.table import X, Y
 from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp, train
+from dladmm.base.table_file import read_csv, read_npz
 from dladmm.callbacks import Checkpoint, CSVLogger
-from dladmm.checkpoint import load_model, load_training, save, save_model
 from dladmm.report import read_report, write_page
-from dladmm.tables import read_csv, read_npz
+from dladmm.training.checkpoint import load_model, load_training, save, save_model
 from report_runs import history, make_run
 
 Attack = tuple[str, Callable[[Path], object], str]
@@ -35,7 +35,7 @@ def altered(change: Callable[[dict], None]) -> Callable[[Path], object]:
     """Load an estimator from a file made by hand: right checksum, other contents."""
 
     def attack(folder: Path) -> object:
-        from dladmm.container import load
+        from dladmm.base.container import load
 
         classified().save(folder / "fit")
         tensors, meta = load(folder / "fit", "model")

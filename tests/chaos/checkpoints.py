@@ -20,7 +20,7 @@ from chaos.forks import forked
 from chaos.ledger import Ledger, require, surroundings
 from dladmm import Callback, DataError, Result, mlp, train
 from dladmm.callbacks import Checkpoint
-from dladmm.checkpoint import CheckpointWarning, checkpoints, latest, load, load_training, save
+from dladmm.training.checkpoint import CheckpointWarning, checkpoints, latest, load, load_training, save
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 SECONDS = 120.0
@@ -162,7 +162,7 @@ def older_formats(folder: Path) -> None:
 def newer_format(folder: Path) -> None:
     from unittest import mock
 
-    with mock.patch("dladmm.container.VERSION", 99):
+    with mock.patch("dladmm.base.container.VERSION", 99):
         save(folder / "new", "training", {"x": torch.zeros(2)}, {})
     try:
         load(folder / "new", "training")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from dladmm import cli
+from dladmm.cli import app as cli
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from chaos.ledger import Ledger, require
 from chaos.problems import Problem, draw, solve
 from dladmm import Callback, Result
 from dladmm.callbacks import Checkpoint
-from dladmm.trainer import Trainer
+from dladmm.training.trainer import Trainer
 
 SECONDS = 60.0
 

@@ -12,8 +12,8 @@ import torch
 from chaos.ledger import Ledger, require
 from chaos.problems import judge_descent, judge_model
 from dladmm import Callback, Status, mlp, train
-from dladmm.graph_api import train_graph
-from dladmm.trainer import Trainer
+from dladmm.api.train_graph import train_graph
+from dladmm.training.trainer import Trainer
 
 SECONDS = 60.0
 ITERATIONS = 8

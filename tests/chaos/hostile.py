@@ -23,13 +23,13 @@ from chaos.bad_commands import write_bomb
 from chaos.ledger import Ledger, require
 from chaos.loaders import OWN, bounded_memory
 from dladmm import GCNClassifier, MLPClassifier, datasets
-from dladmm.checkpoint import latest, load_model, load_training
+from dladmm.base.table_file import read_csv, read_npz
+from dladmm.cli.run_config import read_toml
 from dladmm.datasets import unpickle
 from dladmm.datasets.idx import parse_idx
 from dladmm.datasets.planetoid import PARTS, parse_planetoid, parse_planetoid_npz
 from dladmm.report import read_report
-from dladmm.run_config import read_toml
-from dladmm.tables import read_csv, read_npz
+from dladmm.training.checkpoint import latest, load_model, load_training
 
 MEMORY, SECONDS = 400_000_000, 60.0
 

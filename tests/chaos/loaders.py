@@ -23,10 +23,10 @@ from torch import nn
 from chaos.checkpoints import small_file
 from chaos.ledger import Ledger, require
 from dladmm import DataError, InputError, InputTypeError
-from dladmm.checkpoint import load_model, load_training, save_model
+from dladmm.base.table_file import read_csv, read_npz
+from dladmm.cli.run_config import _checked, read_toml
 from dladmm.report import read_report
-from dladmm.run_config import _checked, read_toml
-from dladmm.tables import read_csv, read_npz
+from dladmm.training.checkpoint import load_model, load_training, save_model
 from report_runs import make_run
 
 MOST_MEMORY = 300_000_000

@@ -13,8 +13,8 @@ import torch
 from chaos.ledger import require
 from dladmm import Result, Status, mlp, train
 from dladmm.activations import ACTIVATIONS
-from dladmm.certificate import rounding_slack
-from dladmm.graph_api import train_graph
+from dladmm.api.train_graph import train_graph
+from dladmm.engine.certificate import rounding_slack
 from dladmm.losses import LOSSES, get_loss
 from dladmm.regularizers import REGULARIZERS
 

@@ -21,8 +21,8 @@ from chaos.ledger import Ledger, require
 from chaos.table import X, Y
 from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp, train
 from dladmm.callbacks import Checkpoint, CSVLogger, JSONLinesLogger
-from dladmm.checkpoint import load_model, load_training, save_model
 from dladmm.report import read_report, write_page
+from dladmm.training.checkpoint import load_model, load_training, save_model
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from dladmm.cli.datasets import app
 from dladmm.datasets import _registry
 from dladmm.datasets._checksums import File
 from dladmm.datasets._registry import Dataset
-from dladmm.datasets_cli import app
 
 HELLO = File("hello.npz", 5, "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824")
 
@@ -32,7 +32,7 @@ def only_two(monkeypatch):
     entries = {"hello": entry, "karate": Dataset("karate", "Karate", "graph", "none stated")}
     for module in ("_registry", "_check", "_locate"):
         monkeypatch.setattr(f"dladmm.datasets.{module}.DATASETS", entries)
-    monkeypatch.setattr("dladmm.datasets_cli.DATASETS", entries)
+    monkeypatch.setattr("dladmm.cli.datasets.DATASETS", entries)
     assert _registry.names() == ("hello", "karate")
 
 

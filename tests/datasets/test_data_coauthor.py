@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from dataset_files import coauthor_arrays, npz
 
+from dladmm.base.errors import DataError, InputError
 from dladmm.datasets.coauthor import parse_coauthor
-from dladmm.errors import DataError, InputError
 
 
 def _parse(arrays: dict, **options):

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from dladmm import datasets
+from dladmm.base.errors import DataError
 from dladmm.datasets import _registry
 from dladmm.datasets._checksums import File
 from dladmm.datasets._registry import Dataset
-from dladmm.errors import DataError
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 NAME = "some.npz"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dladmm import datasets
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 
 def test_karate_is_zacharys_graph():

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from dataset_files import coauthor_arrays, idx, image_files, npz, planetoid_arrays, planetoid_files
 
+from dladmm.base.errors import DataError
 from dladmm.datasets.coauthor import parse_coauthor
 from dladmm.datasets.idx import parse_idx, parse_images
 from dladmm.datasets.planetoid import parse_planetoid, parse_planetoid_npz
-from dladmm.errors import DataError
 
 MUTATIONS = int(os.environ.get("DLADMM_FUZZ", "300"))
 MOST_MEMORY = 64e6  #: the honest files need less than 2 MB
@@ -153,7 +153,7 @@ def test_bombs_fit_into_a_small_process():
 import gzip, resource, struct
 import numpy as np
 from dladmm.datasets import idx, npz, unpickle, planetoid, coauthor
-from dladmm.errors import DataError
+from dladmm.base.errors import DataError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 300_000_000,) * 2)
 many = struct.pack("<i", 2**31 - 1)

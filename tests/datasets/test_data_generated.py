@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dladmm import datasets
+from dladmm.base.errors import InputError
 from dladmm.datasets._split import stable_order
 from dladmm.datasets.generated import _triangle
-from dladmm.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["moons", "spirals", "sbm", "digits"])

@@ -8,8 +8,8 @@ import pytest
 import torch
 from dataset_files import idx, image_files
 
+from dladmm.base.errors import DataError
 from dladmm.datasets.idx import parse_idx, parse_images
-from dladmm.errors import DataError
 
 GOOD = idx(np.arange(12).reshape(3, 2, 2))
 

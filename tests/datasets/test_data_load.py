@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dladmm import datasets
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 
 def test_names():
@@ -55,7 +55,7 @@ import sys
 for name in ("pooch", "requests", "typer", "rich", "torch_geometric", "platformdirs", "networkx"):
     sys.modules[name] = None
 from dladmm import datasets
-from dladmm.errors import DladmmError
+from dladmm.base.errors import DladmmError
 for name in ("digits", "karate", "moons", "spirals", "sbm"):
     datasets.load(name)
 try:

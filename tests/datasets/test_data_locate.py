@@ -10,10 +10,10 @@ import pytest
 from dataset_files import image_files, npz, planetoid_arrays, planetoid_files
 
 from dladmm import datasets
+from dladmm.base.errors import DataError, InputError
 from dladmm.datasets import _locate, _registry
 from dladmm.datasets._checksums import File
 from dladmm.datasets._registry import Dataset
-from dladmm.errors import DataError, InputError
 
 
 def _file(name: str, data: bytes) -> File:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dataset_files import coauthor_arrays, npz
 
+from dladmm.base.errors import DataError
 from dladmm.datasets.npz import parse_npy, parse_npz
-from dladmm.errors import DataError
 
 ARRAYS = {
     "i": np.arange(6, dtype=np.int32).reshape(2, 3),

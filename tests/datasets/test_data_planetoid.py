@@ -5,8 +5,8 @@ import pytest
 import torch
 from dataset_files import npz, pickled_array, pickled_graph, planetoid_arrays, planetoid_files
 
+from dladmm.base.errors import DataError
 from dladmm.datasets.planetoid import parse_planetoid, parse_planetoid_npz
-from dladmm.errors import DataError
 
 FILES = planetoid_files()
 

@@ -10,8 +10,8 @@ import torch
 from scipy import sparse
 
 from dladmm import datasets
+from dladmm.base.errors import DladmmError, InputError
 from dladmm.datasets import GraphData, ImageData
-from dladmm.errors import DladmmError, InputError
 
 
 def _graph(**changes) -> GraphData:

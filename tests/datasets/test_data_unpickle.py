@@ -11,8 +11,8 @@ import pytest
 from dataset_files import bomb_pickle, pickled_array, pickled_graph, pickled_rows
 from scipy import sparse
 
+from dladmm.base.errors import DataError
 from dladmm.datasets.unpickle import load
-from dladmm.errors import DataError
 
 
 def test_reads_arrays_rows_and_graphs():

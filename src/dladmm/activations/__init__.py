@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from dladmm._spec import from_spec
 from dladmm.activations.base import Activation
 from dladmm.activations.jumps import Quantised, Sign, Step
 from dladmm.activations.piecewise import HardTanh, Identity, LeakyReLU, PiecewiseLinear, ReLU
 from dladmm.activations.smooth import ELU, Sigmoid, Smooth, Softplus, Tanh
+from dladmm.base.spec import from_spec
 
 ACTIVATIONS: dict[str, type[Activation]] = {
     cls.name: cls

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dladmm._spec import Named, number
+from dladmm.base.spec import Named, number
 
 
 class Activation(Named, ABC):

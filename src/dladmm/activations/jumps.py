@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dladmm._spec import number
 from dladmm.activations.base import checked_weight
 from dladmm.activations.piecewise import Piece, PiecewiseLinear
 from dladmm.activations.staircase import Staircase
-from dladmm.errors import InputError, InputTypeError
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.spec import number
 
 
 class JumpFunction(PiecewiseLinear):

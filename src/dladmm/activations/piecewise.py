@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dladmm._spec import number
 from dladmm.activations.base import Activation, checked_weight, distance_at_kink, objective_gain, parts
+from dladmm.base.spec import number
 
 _INF = float("inf")
 

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dladmm._spec import number
 from dladmm.activations.base import (
     Activation,
     checked_weight,
@@ -38,6 +37,7 @@ from dladmm.activations.base import (
     part_size,
     parts,
 )
+from dladmm.base.spec import number
 
 _CAREFUL_STEPS = 100
 _CHECK_EVERY = 4

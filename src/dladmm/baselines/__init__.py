@@ -3,7 +3,8 @@
     train("adam", mlp([64, 100, 10]), X, y)         as dladmm.train, for gd, adagrad, adadelta, adam, lbfgs, admm
     train_graph("adam", datasets.load("cora"))      as dladmm.train_graph, for all but admm
 
-Each gives the same :class:`~dladmm.trainer.Result` as dlADMM; its certificate says what was seen and claims nothing.
+Each gives the same :class:`~dladmm.training.trainer.Result` as dlADMM; its certificate says what was seen and claims
+nothing.
 """
 
 from __future__ import annotations

@@ -6,15 +6,16 @@ from typing import Any
 
 from torch import nn
 
-from dladmm import api, graph_api
+from dladmm.api import train as api
+from dladmm.api import train_graph as graph_api
+from dladmm.base.errors import InputError
 from dladmm.baselines.optimizers import LEARNING_RATES, Network, gradient_method
 from dladmm.baselines.taylor import BETA, RHO, taylor_method
-from dladmm.chain import Chain
-from dladmm.errors import InputError
-from dladmm.iteration import MethodFactory
-from dladmm.options import TrainOptions
-from dladmm.subproblems import SubproblemOptions
-from dladmm.trainer import Result
+from dladmm.engine.method import MethodFactory
+from dladmm.engine.options import TrainOptions
+from dladmm.network.chain import Chain
+from dladmm.solvers.subproblems import SubproblemOptions
+from dladmm.training.trainer import Result
 
 METHODS = (*LEARNING_RATES, "admm")
 """gd, adagrad, adadelta, adam and lbfgs (:mod:`dladmm.baselines.optimizers`), and the ADMM of Taylor et al."""

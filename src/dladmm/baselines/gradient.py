@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from dladmm.base.errors import InputError
 from dladmm.baselines.optimizer_state import packed, unpack
 from dladmm.blocks import Block, Elementwise, GraphConv, Params, Step
 from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.scratch import Scratch
-from dladmm.engine import Engine
-from dladmm.errors import InputError
-from dladmm.iteration import Look, Seen
+from dladmm.compute.norms import squared_norm
+from dladmm.engine.method import Look, Seen
+from dladmm.engine.state import Energy, State
+from dladmm.engine.sweep import Engine
 from dladmm.regularizers import NonNegative
-from dladmm.state import Energy, State
-from dladmm.subproblems import squared_norm
 
 
 class TrueObjective(Engine):

@@ -16,10 +16,10 @@ from typing import Literal
 
 from torch import Tensor, optim
 
-from dladmm._spec import number
+from dladmm.base.errors import InputError
+from dladmm.base.spec import number
 from dladmm.baselines.gradient import GradientMethod
-from dladmm.errors import InputError
-from dladmm.iteration import MethodFactory
+from dladmm.engine.method import MethodFactory
 
 Network = Literal["mlp", "gcn"]
 Reduction = Literal["sum", "mean"]

@@ -30,13 +30,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from dladmm._spec import number
+from dladmm.base.errors import InputError
+from dladmm.base.spec import number
 from dladmm.blocks import Affine, Anchor, Elementwise, Scope, Step, Term
-from dladmm.engine import Engine
-from dladmm.errors import InputError
-from dladmm.iteration import Look, MethodFactory, Seen
-from dladmm.state import Energy, State
-from dladmm.subproblems import squared_norm
+from dladmm.compute.norms import squared_norm
+from dladmm.engine.method import Look, MethodFactory, Seen
+from dladmm.engine.state import Energy, State
+from dladmm.engine.sweep import Engine
 
 BETA, GAMMA, RHO, WARMUP = 1.0, 10.0, 1.0, 30
 """beta and gamma are those of Taylor et al., rho is the paper's; the warm-up was tried on digits (10 is worse)."""

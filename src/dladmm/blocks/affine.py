@@ -10,23 +10,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dladmm.base.errors import InputError
 from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.affine_numbers import majorised_numbers, mean_numbers, plus, solved_numbers
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.blocks.proximal_gram import proximal_on_gram
-from dladmm.errors import InputError
-from dladmm.passes import advance, blind, by_columns, column_sums, on_gpu, total_square
-from dladmm.precision import direction
+from dladmm.compute.chunks import Again
+from dladmm.compute.norms import ratio, squared_norm, unit
+from dladmm.compute.passes import advance, blind, by_columns, column_sums, on_gpu, total_square
+from dladmm.compute.precision import direction
 from dladmm.regularizers import Regularizer
-from dladmm.rows import Again
-from dladmm.subproblems import (
+from dladmm.solvers.proximal_gram import proximal_on_gram
+from dladmm.solvers.subproblems import (
     SubproblemOptions,
     damped_cholesky,
     full_precision_gram,
     inverse_of_triangular,
-    ratio,
-    squared_norm,
-    unit,
 )
 
 Products = Again[tuple[Term, Tensor]]

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term
 from dladmm.blocks.quadratic_input import majorised_length, solved_step
-from dladmm.passes import blind, by_columns, descend, inner_products, row_squares, total_square
-from dladmm.precision import plus_direction
-from dladmm.rows import Again, over
-from dladmm.subproblems import damped_cholesky, full_precision_gram, line_search
+from dladmm.compute.chunks import Again, over
+from dladmm.compute.passes import blind, by_columns, descend, inner_products, row_squares, total_square
+from dladmm.compute.precision import plus_direction
+from dladmm.solvers.subproblems import damped_cholesky, full_precision_gram, line_search
 
 
 def quadratic_a(W: Tensor, a: Tensor, c: float, anchor: Anchor, term: Term, scope: Scope) -> Step:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dladmm.passes import one_launch
-from dladmm.subproblems import backtracked, line_search, ratio, squared_norm
+from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.passes import one_launch
+from dladmm.solvers.subproblems import backtracked, line_search
 
 
 @one_launch

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.scratch import Scratch
-from dladmm.distributed.shards import Shards
-from dladmm.passes import difference
+from dladmm.compute.chunks import over
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import difference
+from dladmm.compute.shards import Shards
 from dladmm.regularizers import Regularizer
-from dladmm.rows import over
-from dladmm.subproblems import SubproblemOptions, squared_norm
+from dladmm.solvers.subproblems import SubproblemOptions
 
 Params = dict[str, Tensor]
 """B_l of the paper: the named parameters of one block."""

@@ -8,18 +8,17 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from dladmm.base.errors import InputError
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.blocks.proximal_gram import proximal_on_gram
 from dladmm.blocks.quadratic_input import update_linear_input
-from dladmm.errors import InputError
+from dladmm.compute.norms import ratio, squared_norm
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import (
+from dladmm.solvers.proximal_gram import proximal_on_gram
+from dladmm.solvers.subproblems import (
     backtracked,
     damped_cholesky,
     full_precision_gram,
     line_search,
-    ratio,
-    squared_norm,
 )
 
 Sizes = tuple[int, ...]

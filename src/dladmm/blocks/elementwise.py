@@ -11,9 +11,10 @@ from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.ramp import ramp_through, update_on_ramp
-from dladmm.passes import nothing, one_pass
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import nothing, one_pass
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import SubproblemOptions, squared_norm
+from dladmm.solvers.subproblems import SubproblemOptions
 
 
 class Elementwise(Block):

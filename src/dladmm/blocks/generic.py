@@ -11,8 +11,9 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term, like_rows
+from dladmm.compute.norms import squared_norm
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import Trial, rise_of_square, searched, squared_norm
+from dladmm.solvers.subproblems import Trial, rise_of_square, searched
 
 
 class Generic(Block):

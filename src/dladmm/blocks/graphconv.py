@@ -10,17 +10,18 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.piecewise import PiecewiseLinear
+from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.propagation import Matrix, Propagation
 from dladmm.blocks.ray import Ray, move_along
 from dladmm.blocks.scratch import Scratch
-from dladmm.distributed.halo import HaloMatrix
-from dladmm.errors import InputError
-from dladmm.graph_module import GraphLayer
+from dladmm.compute.halo import HaloMatrix
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.sparse import SparseMatrix
+from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
-from dladmm.sparse import SparseMatrix
-from dladmm.subproblems import SubproblemOptions, Trial, searched, squared_norm
+from dladmm.solvers.subproblems import SubproblemOptions, Trial, searched
 
 
 class GraphConv(Block):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
 from dladmm.blocks.quadratic_input import update_linear_input
+from dladmm.compute.norms import ratio, squared_norm
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import ratio, squared_norm
 
 LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
     nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,

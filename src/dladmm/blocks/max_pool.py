@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.passes import one_pass
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import one_pass
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import squared_norm
 
 
 class MaxPool(Block):

@@ -9,7 +9,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.blocks.scratch import Scratch
-from dladmm.sparse import SparseMatrix, scipy_matrix
+from dladmm.compute.sparse import SparseMatrix, scipy_matrix
 
 Matrix = Tensor | SparseMatrix
 

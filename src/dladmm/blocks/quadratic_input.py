@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks.base import Anchor, Scope, Step, Term, like_rows
-from dladmm.passes import one_launch
-from dladmm.subproblems import backtracked, line_search, ratio, row_squared_norms
+from dladmm.compute.norms import ratio, row_squared_norms
+from dladmm.compute.passes import one_launch
+from dladmm.solvers.subproblems import backtracked, line_search
 
 Product = Callable[[Tensor], Tensor]
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from dladmm.activations import HardTanh
 from dladmm.activations.jumps import JumpFunction
 from dladmm.blocks.base import Anchor, Scope, Step, Term
-from dladmm.passes import one_pass
-from dladmm.subproblems import squared_norm
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import one_pass
 
 REACH = 0.6
 """Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/any_network.md)."""

@@ -8,17 +8,15 @@ from torch import Tensor
 from dladmm.activations import Activation
 from dladmm.blocks.base import Term
 from dladmm.blocks.scratch import Scratch
-from dladmm.passes import one_pass, unasked
-from dladmm.subproblems import (
+from dladmm.compute.norms import ranged_squared_norm, ratio, squared_norm
+from dladmm.compute.passes import one_pass, unasked
+from dladmm.solvers.subproblems import (
     SubproblemOptions,
     Trial,
     backtracked,
-    ranged_squared_norm,
-    ratio,
     rise_of_square,
     searched,
     searched_blindly,
-    squared_norm,
 )
 
 AT_ONCE = 15

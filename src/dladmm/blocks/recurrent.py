@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term, like_rows
 from dladmm.blocks.generic import local_gradients, majorised_step, proximal_point
 from dladmm.blocks.linear_map import LinearMap
-from dladmm.recurrent_module import Recurrent
+from dladmm.compute.norms import squared_norm
+from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
-from dladmm.subproblems import damped_cholesky, full_precision_gram, squared_norm
+from dladmm.solvers.subproblems import damped_cholesky, full_precision_gram
 
 _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
 """Torch's cells whose state is the hidden state alone."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Result, Trainer
+    from dladmm.training.trainer import Result, Trainer
 
 
 class CallbackWarning(UserWarning):

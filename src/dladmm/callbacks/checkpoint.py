@@ -7,12 +7,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dladmm.base.errors import DataError, InputError
 from dladmm.callbacks.base import Callback
-from dladmm.checkpoint import CheckpointWarning, checkpoints, resume_latest, save_in_folder
-from dladmm.errors import DataError, InputError
+from dladmm.training.checkpoint import CheckpointWarning, checkpoints, resume_latest, save_in_folder
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Trainer
+    from dladmm.training.trainer import Trainer
 
 
 class Checkpoint(Callback):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from dladmm._spec import number
+from dladmm.base.errors import InputError
+from dladmm.base.spec import number
+from dladmm.base.status import Status
 from dladmm.callbacks.base import Callback
-from dladmm.errors import InputError
-from dladmm.status import Status
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Result, Trainer
+    from dladmm.training.trainer import Result, Trainer
 
 HIGHER_IS_BETTER = ("train_accuracy", "val_accuracy")
 LOWER_IS_BETTER = (

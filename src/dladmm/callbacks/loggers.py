@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dladmm.atomic import replacing
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import DataError, DladmmError, InputError
+from dladmm.base.history import History, Value
 from dladmm.callbacks.base import Callback, CallbackWarning
-from dladmm.errors import DataError, DladmmError, InputError
-from dladmm.history import History, Value
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Result, Trainer
+    from dladmm.training.trainer import Result, Trainer
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 from dladmm.callbacks.base import Callback
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Result, Trainer
+    from dladmm.training.trainer import Result, Trainer
 
 
 class ProgressBar(Callback):

@@ -7,11 +7,11 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from dladmm.base.status import Status
 from dladmm.callbacks.base import Callback
-from dladmm.status import Status
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Trainer
+    from dladmm.training.trainer import Trainer
 
 
 class StopOnSignal(Callback):

@@ -7,13 +7,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from dladmm.base.errors import InputError
+from dladmm.base.history import History, Value
+from dladmm.base.status import Status
 from dladmm.callbacks.loggers import Logger, measured, settings
-from dladmm.errors import InputError
-from dladmm.history import History, Value
-from dladmm.status import Status
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Result, Trainer
+    from dladmm.training.trainer import Result, Trainer
 
 
 class TensorBoard(Logger):

@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from pathlib import Path
 
-from dladmm.errors import DataError
+from dladmm.base.errors import DataError
 
 
 def read_bounded(path: Path, limit: int) -> bytes:

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dladmm.base.errors import DataError, DladmmError, InputError
 from dladmm.datasets._bytes import sha256_of
 from dladmm.datasets._checksums import File
 from dladmm.datasets._locate import DataDir, find, roots
 from dladmm.datasets._registry import Dataset, dataset
-from dladmm.errors import DataError, DladmmError, InputError
 
 Progress = Callable[[str, int, int], None]  #: file name, bytes so far, bytes in all
 ATTEMPTS = 5  #: at one address, as long as each brings some bytes before the connection is cut

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
+from dladmm.base.errors import InputError
 from dladmm.datasets import coauthor, embedded, generated, idx, planetoid
 from dladmm.datasets._download import fetch
 from dladmm.datasets._locate import DataDir, read, roots
 from dladmm.datasets._registry import Dataset, dataset
 from dladmm.datasets._types import GraphData, ImageData
-from dladmm.errors import InputError
 
 ImageName = Literal["mnist", "fashion_mnist", "digits", "moons", "spirals"]
 GraphName = Literal["cora", "citeseer", "pubmed", "coauthor_cs", "coauthor_physics", "karate", "sbm"]

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dladmm.base.errors import DataError, InputError
 from dladmm.datasets._bytes import read_bounded, sha256_of
 from dladmm.datasets._checksums import File
 from dladmm.datasets._registry import DATASETS, Dataset
-from dladmm.errors import DataError, InputError
 
 ENVIRONMENT = "DLADMM_DATA"
 DataDir = str | os.PathLike[str] | None

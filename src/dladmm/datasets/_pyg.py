@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from dladmm.errors import DladmmError, InputError
+from dladmm.base.errors import DladmmError, InputError
 
 if TYPE_CHECKING:
     from dladmm.datasets._types import GraphData

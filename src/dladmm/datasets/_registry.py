@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dladmm.base.errors import InputError
 from dladmm.datasets._checksums import COAUTHOR_FILES, IDX_FILES, PLANETOID_COPIES, PLANETOID_FILES, File
-from dladmm.errors import InputError
 
 Kind = Literal["images", "graph"]
 

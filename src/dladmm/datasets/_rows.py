@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
-from dladmm.errors import DataError
+from dladmm.base.errors import DataError
 
 MAX_SIDE = 2**24  #: rows or columns a matrix in a file may declare
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 Mask = NDArray[np.bool_]
 

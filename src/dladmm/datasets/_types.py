@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from dladmm.base.errors import InputError
 from dladmm.datasets._split import split_nodes
-from dladmm.errors import InputError
 
 
 def _check(holds: bool, argument: str, got: object, allowed: str) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dladmm.base.errors import DataError
 from dladmm.datasets._rows import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._split import split_nodes
 from dladmm.datasets._types import GraphData
 from dladmm.datasets.npz import parse_npz
-from dladmm.errors import DataError
 
 # Only these: `class_names` is a pickle and is never opened; the two lists of names are not needed.
 _ARRAYS = tuple(

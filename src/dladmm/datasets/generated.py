@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dladmm.base.errors import InputError
 from dladmm.datasets._split import share, split_nodes, whole_number
 from dladmm.datasets._types import GraphData, ImageData
 from dladmm.datasets.embedded import shuffled_rows
-from dladmm.errors import InputError
 
 Integers = NDArray[np.int64]
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dladmm.base.errors import DataError
 from dladmm.datasets._bytes import inflate
 from dladmm.datasets._types import ImageData
-from dladmm.errors import DataError
 
 UNSIGNED_BYTE = 0x08
 MAX_IMAGE_BYTES = 16 + 60_000 * 28 * 28  #: the largest idx file of either data set, decompressed

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dladmm.base.errors import DataError
 from dladmm.datasets._bytes import inflate
-from dladmm.errors import DataError
 
 MAX_MEMBERS = 64
 MAX_BYTES = 64 * 2**20  #: of all requested arrays together; Coauthor Physics needs 13 MiB

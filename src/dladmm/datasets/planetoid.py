@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from dladmm.base.errors import DataError
 from dladmm.datasets import unpickle
 from dladmm.datasets._rows import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._standins import SparseRows
 from dladmm.datasets._types import GraphData
 from dladmm.datasets.npz import parse_npz
-from dladmm.errors import DataError
 
 PARTS = ("x", "y", "allx", "ally", "tx", "ty", "graph", "test.index")
 VALIDATION_NODES = 500

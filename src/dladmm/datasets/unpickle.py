@@ -14,8 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from dladmm.base.errors import DataError
 from dladmm.datasets._standins import Array, Dtype, Name, Refused, SparseRows, array_of, finished, short_text
-from dladmm.errors import DataError
 
 MAX_OPCODES = 1_000_000  #: PubMed's graph, the longest, takes 180,000; every array file fewer than 200
 

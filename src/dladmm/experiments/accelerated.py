@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from dladmm import baselines, datasets
-from dladmm.api import train
-from dladmm.atomic import replacing
+from dladmm.api.train import train
+from dladmm.api.train_graph import train_graph
+from dladmm.base.atomic import replacing
 from dladmm.callbacks import Callback
-from dladmm.chain import mlp
 from dladmm.datasets import GraphData
-from dladmm.graph_api import train_graph
-from dladmm.measuring import score
-from dladmm.progress import ProgressBar
+from dladmm.network.chain import mlp
 from dladmm.report.data import Run
-from dladmm.trainer import Result, Trainer
+from dladmm.training.diagnostics import score
+from dladmm.training.progress import ProgressBar
+from dladmm.training.trainer import Result, Trainer
 
 IMAGES = ("mnist", "fashion_mnist", "digits")
 GRAPHS = ("cora", "pubmed", "citeseer", "coauthor-cs", "coauthor-physics", "karate")

@@ -19,11 +19,11 @@ import warnings
 from typing import Any
 
 from dladmm import datasets
-from dladmm.api import train
-from dladmm.chain import mlp
-from dladmm.demo import DIGITS, split_digits, train_digits
-from dladmm.progress import ProgressBar
-from dladmm.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.api.train import train
+from dladmm.cli.demo import DIGITS, split_digits, train_digits
+from dladmm.network.chain import mlp
+from dladmm.training.progress import ProgressBar
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 MNIST: dict[str, dict[str, Any]] = {
     "mnist-exact": {"rho": 1.5, "nu": 10.0, "damping": 0.03, "init_scale": 0.2, "max_iter": 100},

@@ -18,10 +18,10 @@ import warnings
 from typing import Any
 
 from dladmm import datasets
+from dladmm.api.train_graph import train_graph
 from dladmm.datasets import GraphData
-from dladmm.graph_api import train_graph
-from dladmm.progress import ProgressBar
-from dladmm.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.training.progress import ProgressBar
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 PAPER = {
     "cora": (0.8130, 0.0106),

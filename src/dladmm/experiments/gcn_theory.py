@@ -14,8 +14,8 @@ import warnings
 from typing import Any
 
 from dladmm import datasets
-from dladmm.graph_api import train_graph
-from dladmm.trainer import ConvergenceNotGuaranteed
+from dladmm.api.train_graph import train_graph
+from dladmm.training.trainer import ConvergenceNotGuaranteed
 
 LITERAL = {"w_solver": "quadratic", "alpha0": 1.0, "t0": 1.0, "start": "paper"}
 """The paper's loop from the authors' start."""

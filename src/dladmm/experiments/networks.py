@@ -23,14 +23,14 @@ import torch
 from torch import Tensor, nn
 
 from dladmm import baselines, datasets
-from dladmm.api import train
-from dladmm.atomic import replacing
-from dladmm.chain import Chain, mlp
+from dladmm.api.train import train
+from dladmm.base.atomic import replacing
+from dladmm.base.machine import describe
 from dladmm.experiments.accelerated import Watch, summary
-from dladmm.machine import describe
-from dladmm.progress import ProgressBar
-from dladmm.recurrent_module import Recurrent
-from dladmm.validation import check_device
+from dladmm.network.chain import Chain, mlp
+from dladmm.network.recurrent_module import Recurrent
+from dladmm.training.checks import check_device
+from dladmm.training.progress import ProgressBar
 
 NETWORKS = ("cnn", "elman", "gru", "sign")
 DATASETS = ("digits", "mnist", "fashion_mnist")

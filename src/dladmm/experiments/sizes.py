@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from dladmm import baselines, datasets
-from dladmm.acceleration import Accelerated
-from dladmm.api import train
-from dladmm.atomic import replacing
+from dladmm.api.train import train
+from dladmm.base.atomic import replacing
 from dladmm.callbacks import Callback
-from dladmm.chain import mlp
-from dladmm.progress import ProgressBar
-from dladmm.trainer import Trainer
+from dladmm.engine.accelerated import Accelerated
+from dladmm.network.chain import mlp
+from dladmm.training.progress import ProgressBar
+from dladmm.training.trainer import Trainer
 
 SAMPLES, WIDTHS, ITERATIONS, HELD_OUT = (500, 2000, 8000), (50, 150, 450), 50, 5000
 

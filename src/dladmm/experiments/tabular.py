@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neural_network import MLPClassifier as ScikitMLP
 
-from dladmm.estimators import MLPClassifier
+from dladmm.estimators.mlp import MLPClassifier
 
 LOADERS = {"digits": load_digits, "wine": load_wine, "breast_cancer": load_breast_cancer}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dladmm._spec import from_spec
+from dladmm.base.spec import from_spec
 from dladmm.losses.base import Loss
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
 from dladmm.losses.custom import CallableLoss, estimated

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dladmm._spec import Named
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
+from dladmm.base.spec import Named
 
 Kind = Literal["classification", "regression"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 from dladmm.losses.base import Kind, Loss
 from dladmm.losses.softmax_prox import softmax_prox
 from dladmm.losses.targets import as_columns, holds_labels, one_hot, yes_no

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dladmm._spec import number
-from dladmm.errors import InputError, InputTypeError
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.spec import number
 from dladmm.losses.base import Kind, Loss
 from dladmm.losses.classification import BinaryLogistic, normalised
 from dladmm.losses.regression import Squared

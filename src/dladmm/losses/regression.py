@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dladmm._spec import number
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
+from dladmm.base.spec import number
 from dladmm.losses.base import Kind, Loss
 from dladmm.losses.targets import as_columns
 

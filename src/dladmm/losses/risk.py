@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dladmm.distributed.communicator import ALONE, Communicator
-from dladmm.errors import InputError
-from dladmm.fista import fista
+from dladmm.base.errors import InputError
+from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.losses.base import Loss
+from dladmm.solvers.fista import fista
 
 
 @dataclass(frozen=True, eq=False)

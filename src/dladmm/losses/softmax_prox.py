@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dladmm.passes import blind, nothing, one_pass
+from dladmm.compute.passes import blind, nothing, one_pass
 
 _MAX_STEPS = 24
 _INNER_STEPS = 4
 _ROUGH_STEPS, _BLIND_STEPS = ((0.5, 5), (0.01, 8), (0.0, 10)), {torch.float64: 3}
 """Without asking, in float32 (by r: the larger, the fewer) and then in float64, where two are enough for an answer in
-float32: enough for every case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes (tests/test_losses.py)."""
+float32: enough for every case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes (tests/losses)."""
 
 
 def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 
 def holds_labels(y: Tensor) -> bool:

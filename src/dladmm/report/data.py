@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 Column = list[float | None]
 

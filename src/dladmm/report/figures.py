@@ -9,8 +9,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from dladmm.atomic import replacing
-from dladmm.errors import InputError
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import InputError
 from dladmm.report.curves import DASHES, PALETTE, Entry, Figure, figures_of
 from dladmm.report.data import Column, Report
 from dladmm.report.groups import group_runs

@@ -19,8 +19,8 @@ from string import Template
 from typing import Any
 
 from dladmm._version import __version__
-from dladmm.atomic import replacing
-from dladmm.errors import InputError
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import InputError
 from dladmm.report.curves import DASHES, PALETTE, Curve, Figure, figures_of, in_words, thinned
 from dladmm.report.data import Column, Report
 from dladmm.report.groups import Group, group_runs

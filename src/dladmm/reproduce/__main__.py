@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from dladmm.errors import DladmmError
+from dladmm.base.errors import DladmmError
 from dladmm.reproduce.command import run
 
 

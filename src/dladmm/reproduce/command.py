@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dladmm.atomic import replacing
-from dladmm.errors import DataError, InputError
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import DataError, InputError
 from dladmm.reproduce.evidence import gather
 from dladmm.reproduce.experiment import ORDER, Experiment, chosen, experiment
 from dladmm.reproduce.outcomes import outcome
@@ -22,7 +22,7 @@ from dladmm.reproduce.pages import markdown, show, show_list
 from dladmm.reproduce.plan import cells
 from dladmm.reproduce.running import Session, announce, run_cells
 from dladmm.reproduce.verdicts import TOLERANCES
-from dladmm.validation import check_device
+from dladmm.training.checks import check_device
 
 OUTCOME = "outcome.json"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from dladmm.cells import differing
+from dladmm.compare.cells import differing
 from dladmm.report import Report
 from dladmm.report.data import METRICS, Run, read_report
 from dladmm.reproduce.plan import Cell

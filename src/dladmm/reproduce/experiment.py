@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 Scale = Literal["full", "quick"]
 Kind = Literal["data", "curves", "accuracy", "time", "memory"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dladmm.errors import InputError
+from dladmm.base.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
+from dladmm.base.status import Status
 from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.plan import Cell
 from dladmm.reproduce.running import Session, keep, to_stderr, train
-from dladmm.status import Status
 
 
 def weigh(experiment: Experiment, cell: Cell, session: Session) -> Status:

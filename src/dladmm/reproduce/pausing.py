@@ -10,13 +10,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dladmm.atomic import replacing
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import DataError
 from dladmm.callbacks import Callback
-from dladmm.checkpoint import CheckpointWarning, resume_latest, save_in_folder
-from dladmm.errors import DataError
+from dladmm.training.checkpoint import CheckpointWarning, resume_latest, save_in_folder
 
 if TYPE_CHECKING:
-    from dladmm.trainer import Trainer
+    from dladmm.training.trainer import Trainer
 
 SECONDS = 120.0
 """A cell that breaks off loses two minutes at most; one that is shorter starts again."""

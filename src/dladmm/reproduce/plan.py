@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from dladmm.cells import defaults, plain
+from dladmm.compare.cells import defaults, plain
+from dladmm.engine.options import TrainOptions, make_options
 from dladmm.experiments.gcn_convergent import SETTINGS
-from dladmm.options import TrainOptions, make_options
 from dladmm.reproduce.experiment import Experiment
-from dladmm.subproblems import SubproblemOptions
+from dladmm.solvers.subproblems import SubproblemOptions
 
 ACTIVATION, LOSS, DTYPE = "relu", "cross_entropy", "float32"
 """Of every network in the paper."""

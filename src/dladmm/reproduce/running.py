@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from dladmm import datasets
+from dladmm.base.errors import InputError
+from dladmm.base.status import Status
 from dladmm.callbacks import Callback
-from dladmm.cells import Problem, finished, save
+from dladmm.cli.run_data import rows_of
+from dladmm.compare.cells import Problem, finished, save
 from dladmm.datasets import ImageData
-from dladmm.errors import InputError
-from dladmm.measuring import score
 from dladmm.reproduce.estimate import Clock, words
 from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.pausing import Pausing
 from dladmm.reproduce.plan import ACTIVATION, DTYPE, LOSS, Cell, cells
-from dladmm.run_data import rows_of
-from dladmm.status import Status
-from dladmm.trainer import Result, Trainer
+from dladmm.training.diagnostics import score
+from dladmm.training.trainer import Result, Trainer
 
 Say = Callable[[str], None]
 

@@ -1,0 +1,1 @@
+"""What people call: train and train_graph."""

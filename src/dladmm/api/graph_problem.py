@@ -1,0 +1,197 @@
+"""A graph with some labelled nodes as the engine sees it: checked, its chain bound to it, whole or a rank's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dladmm.activations import Activation
+from dladmm.base.errors import InputError
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.partition import partitioned
+from dladmm.compute.shards import Shards
+from dladmm.compute.sparse import SparseMatrix, csr_tensor
+from dladmm.datasets import GraphData
+from dladmm.losses import Loss, Risk
+from dladmm.network.chain import Chain, gcn
+from dladmm.network.graph import check_mask, check_node_features, normalised_adjacency, propagated_features
+from dladmm.network.graph_part import GraphPart, own_part
+from dladmm.network.graph_shard import own_graph
+from dladmm.network.scaling import Scaling
+from dladmm.training.checks import check_several_classes, to_tensor
+
+Rows = Literal["all", "train"]
+
+MOST_CLASSES = 100_000
+"""Labels above this are names and no numbers of classes: one output for each below them would fill the memory."""
+
+
+@dataclass(frozen=True)
+class GraphProblem:
+    """What the engine needs of a graph: the chain bound to it, its input, and the risks on labelled nodes."""
+
+    chain: Chain
+    x: Tensor
+    risk: Risk
+    validation: tuple[Tensor, Risk] | None
+    scaling: Scaling | None = None
+    shards: Shards | None = None
+
+
+@dataclass(frozen=True)
+class GivenGraph:
+    """A graph as it was handed in, not yet checked."""
+
+    x: Any
+    edge_index: Any
+    y: Any
+    train_mask: Any
+    val_mask: Any = None
+    test_mask: Any = None
+    n_classes: int | None = None
+
+
+@dataclass(frozen=True)
+class GraphSettings:
+    """What is asked for besides the graph, as :func:`~dladmm.train_graph` was told."""
+
+    hidden: Sequence[int]
+    activation: str | dict[str, Any] | Activation
+    rows: Rows
+    loss: Loss
+    validation: Any
+    prox: str
+    dtype: torch.dtype
+    device: torch.device
+    scaled: bool = False
+    comm: Communicator = ALONE
+
+    def risk(self, labels: Tensor, mask: Tensor, n_outputs: int) -> Risk:
+        """The loss on the nodes of a mask. What y says of the others (-1, NaN) is not looked at."""
+        known = labels.clone()
+        known[~mask] = labels[mask][0] if bool(mask.any()) else 0  # a rank's nodes may have no label
+        target = self.loss.encode(known, n_outputs, self.dtype).to(self.device)
+        weight = mask.to(self.device, self.dtype)[:, None]
+        return Risk(self.loss, target, weight, solver="fista" if self.prox == "fista" else "auto")
+
+
+def graph_problem(
+    given: GivenGraph | GraphData, settings: GraphSettings, partition: Any = None
+) -> GraphProblem:
+    """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper.
+
+    On several ranks it is the problem of one rank's nodes.
+    """
+    rows, loss, comm = settings.rows, settings.loss, settings.comm
+    dtype, device = settings.dtype, settings.device
+    if rows not in ("all", "train"):
+        raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
+    if settings.prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {settings.prox!r}.")
+    features = check_node_features(given.x, dtype)
+    n_nodes, n_features = features.shape
+    if given.train_mask is None:
+        raise InputError("train_mask is missing: it says which nodes are labelled.")
+    train = check_mask(given.train_mask, n_nodes, "train_mask")
+    held_out = _held_out(settings.validation, given, n_nodes)
+    labels = to_tensor(given.y, "y").cpu()
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
+    seen = train if held_out is None else train | held_out
+    if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
+        raise InputError("y contains NaN or infinite values on labelled nodes.")
+    n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
+    risk = settings.risk(labels, train, n_outputs)
+    check_several_classes(loss, risk.target[train.to(device)])
+
+    matrix = normalised_adjacency(given.edge_index, n_nodes)
+    scaling = Scaling.of_nodes(features, dtype, device) if settings.scaled else None
+    widths = [n_features, *settings.hidden, n_outputs]
+    held_risk = None
+    if held_out is not None:
+        held_risk = settings.risk(labels, held_out, n_outputs)
+    if not comm.alone:
+        comm.all_clear()
+        own = own_graph(matrix, features, partitioned(matrix, comm, partition), comm, dtype, device)
+        variables = torch.nonzero(train.to(device)[own.nodes])[:, 0] if rows == "train" else None
+        chain = gcn(widths, own.adjacency, settings.activation, rows=variables, propagated=True)
+        x = own.x if scaling is None else scaling.apply(own.x)
+        second = None if held_risk is None else (x, own.risk(held_risk, comm))
+        return GraphProblem(chain, x, own.risk(risk, comm), second, scaling, own.shards)
+    formed, propagated = propagated_features(matrix, features)
+    adjacency = SparseMatrix.of(matrix, dtype, device, symmetric=True)
+    chain = gcn(
+        widths,
+        adjacency,
+        settings.activation,
+        rows=torch.nonzero(train)[:, 0].to(device) if rows == "train" else None,
+        propagated=propagated,
+    )
+    dense = isinstance(formed, torch.Tensor) or not hasattr(formed, "nnz")
+    x = torch.from_numpy(formed).to(device, dtype) if dense else csr_tensor(formed, dtype, device)
+    x = x if scaling is None else scaling.apply(x)
+    second = None if held_risk is None else (x, held_risk)
+    return GraphProblem(chain, x, risk, second, scaling)
+
+
+def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
+    """The same of a graph of which this rank has a part alone; ``validation`` is "val", "test" or None."""
+    loss, validation, comm = settings.loss, settings.validation, settings.comm
+    dtype, device = settings.dtype, settings.device
+    if settings.rows != "all" or validation not in (None, "val", "test") or loss.kind != "classification":
+        raise InputError(
+            "a graph in parts is trained with rows='all', classes, and validation 'val' or 'test'."
+        )
+    own = own_part(part, comm, dtype, device)
+    with comm.together():
+        labels = to_tensor(part.y, "y").cpu()
+        chosen = [part.train_mask, *([getattr(part, f"{validation}_mask")] if validation else [])]
+        if any(mask is None for mask in chosen):
+            raise InputError("a part needs train_mask, and the mask that validation names.")
+        masks = [to_tensor(mask, "mask").cpu().bool() for mask in chosen]
+        risks = [settings.risk(labels, mask, part.n_classes) for mask in masks]
+    check_several_classes(loss, risks[0].target[masks[0].to(device)], comm)
+    n_features = own.x.shape[1]
+    chain = gcn(
+        [n_features, *settings.hidden, part.n_classes], own.adjacency, settings.activation, propagated=True
+    )
+    features = np.asarray(part.x, dtype=np.float64)
+    scaling = Scaling.of_nodes(features, dtype, device, comm) if settings.scaled else None
+    x = own.x if scaling is None else scaling.apply(own.x)
+    own_risks = [own.risk(risk, comm) for risk in risks]
+    second = (x, own_risks[1]) if validation else None
+    return GraphProblem(chain, x, own_risks[0], second, scaling, own.shards)
+
+
+def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> Tensor | None:
+    if validation is None:
+        return None
+    name = "validation"
+    if isinstance(validation, str):
+        if validation not in ("val", "test"):
+            raise InputError(f"validation must be 'val', 'test', a mask or None, got {validation!r}.")
+        name = f"{validation}_mask"
+        validation = getattr(given, name)
+        if validation is None:
+            raise InputError(f"validation asks for {name}, but the graph has none; give the mask itself.")
+    return check_mask(validation, n_nodes, name)
+
+
+def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
+    """Classes of the labelled nodes, or columns of real targets."""
+    if loss.kind != "classification":
+        return 1 if labels.ndim == 1 else int(labels.shape[1])
+    if n_classes is not None:
+        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or int(n_classes) < 1:
+            raise InputError(f"n_classes must be a whole number >= 1, got {n_classes!r}.")
+        return int(n_classes)
+    largest = int(labels.max())
+    if largest >= MOST_CLASSES:
+        raise InputError(f"y names class {largest}; number the classes 0, 1, 2, ... or give n_classes.")
+    return max(largest + 1, 2)

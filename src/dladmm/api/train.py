@@ -1,0 +1,262 @@
+"""``train``: the front door for people who bring a torch module."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.api.sharded_arguments import on_own_rows
+from dladmm.base.errors import InputError
+from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
+from dladmm.callbacks import Callback
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.engine.memory import bytes_of, chunk, needs_of
+from dladmm.engine.method import MethodFactory
+from dladmm.engine.options import make_options
+from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
+from dladmm.network.chain import Chain, from_module, jump_settings
+from dladmm.network.recurrent_module import Recurrent
+from dladmm.network.scaling import Scaling
+from dladmm.network.tracing import chain_layers
+from dladmm.regularizers import Regularizer
+from dladmm.training.checks import (
+    check_callbacks,
+    check_device,
+    check_dtype,
+    check_features,
+    check_fits,
+    check_mask,
+    check_sample_weight,
+    check_seed,
+    check_several_classes,
+    check_source,
+    check_targets,
+    check_validation,
+    to_array,
+)
+from dladmm.training.trainer import Result, Trainer
+
+
+class EstimatedConstant(UserWarning):
+    """H of a loss was estimated."""
+
+
+@on_own_rows
+def train(
+    model: nn.Module | Chain,
+    X: Any,
+    y: Any = None,
+    *,
+    loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    regularizer: str | dict[str, Any] | Regularizer | None = "auto",
+    preset: str = "default",
+    init: str = "fresh",
+    prox: str = "auto",
+    random_state: int = 0,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    sample_weight: Any = None,
+    target_mask: Any = None,
+    validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
+    callbacks: Sequence[Callback] = (),
+    method: MethodFactory | None = None,
+    communicator: Communicator | None = None,
+    **options: Any,
+) -> Result:
+    """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
+
+    ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
+    :class:`~dladmm.network.chain.Chain` such as :func:`dladmm.mlp` builds. It may hold convolutions, pooling,
+    :class:`~dladmm.Recurrent` layers and modules of your own (docs/any_network.md). ``X`` has one row a sample, of any
+    shape the network takes; ``y`` holds class indices, or real targets for a regression loss, one a sample
+    or one a time step where the network answers at each. ``init="fresh"`` draws new weights from ``random_state``,
+    ``init="keep"`` starts from the module's own.
+    ``regularizer="auto"`` is the mode's own penalty (none in convergent mode), ``None`` is none.
+    ``loss`` may be a convex function ``fn(outputs, targets)`` (:class:`~dladmm.CallableLoss`).
+    ``sample_weight`` says how often each row counts, ``target_mask`` which targets count at all; ``validation`` is
+    ``(X, y)``, or ``(X, y, target_mask)``. ``method`` runs another method in the same loop, as
+    :mod:`dladmm.baselines` does. ``options`` are those of
+    :class:`~dladmm.engine.options.TrainOptions` and :class:`~dladmm.solvers.subproblems.SubproblemOptions`.
+
+    Where ``torch.distributed`` has been initialised, every rank calls this with the same arrays and trains on its own
+    rows of them; ``X(rank, world)``, a function, gives ``(X, y)`` of a rank's rows instead, and so does ``validation``
+    (docs/distributed.md). ``communicator`` is another group of ranks.
+
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> result = train(mlp([64, 30, 10]), X / 16, y, max_iter=5)
+    >>> result.status.name
+    'MAX_ITER'
+    """
+    comm = ALONE if communicator is None else communicator
+    chosen = make_options(preset, **options)
+    torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    X = to_array(X, "X")
+    held = None if validation is None else check_validation(validation)
+    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3)
+    if chosen.mode == "accelerated":
+        chosen = make_options(preset, **jump_settings(chain) | options)
+    the_loss, penalty = _loss(loss), chosen.penalty(regularizer)
+    n_outputs = _n_outputs(chain)
+    if init not in ("fresh", "keep"):
+        raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
+    if init == "keep" and isinstance(model, Chain):
+        raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
+    if prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
+
+    if init == "keep" and isinstance(model, nn.Module):
+        params = _module_parameters(model, chain, torch_dtype, torch_device)
+    else:
+        params = fresh_parameters(
+            chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+        )
+
+    at_once = None
+    if chosen.max_memory is not None:
+        needs = needs_of(
+            chain,
+            X,
+            chosen,
+            penalty,
+            dtype=torch_dtype,
+            device=torch_device,
+            n_validation=0 if held is None else len(held[0]),
+            counts=sample_weight is not None,
+        )
+        at_once = chunk(needs, bytes_of(chosen.max_memory), X, method)
+
+    def prepare(features: Any, targets: Any, mask: Any, suffix: str) -> tuple[Tensor, Tensor, Tensor | None]:
+        where: dict[str, Any] = {"dtype": torch_dtype, "device": torch_device}
+        named: dict[str, Any] = {"name": "X" + suffix, "may_be_empty": not comm.alone, **where}
+        if at_once is None:
+            x = check_features(features, chain, **named)
+        else:  # to the blocks a source of rows is as good as a tensor (Engine)
+            x = cast(Tensor, check_source(features, chain, at_once=at_once, **named))
+        positions = check_fits(chain, params, x, n_outputs, "X" + suffix)
+        target = check_targets(
+            targets, the_loss, len(x), n_outputs, name="y" + suffix, positions=positions, **where
+        )
+        if mask is None:
+            return x, target, None
+        return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix, not comm.alone)
+
+    x, target, counts = prepare(X, y, target_mask, "")
+    if isinstance(the_loss, CallableLoss) and math.isnan(the_loss.H):
+        if not comm.alone:
+            raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
+        the_loss = estimated(the_loss, target)
+        warnings.warn(
+            f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
+            "certificate is as good as this estimate. Give CallableLoss an H where you know one.",
+            EstimatedConstant,
+            stacklevel=2,
+        )
+    solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
+    risk = Risk(the_loss, target, counts, solver, comm)
+    rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
+    held_out = None
+    if held is not None:
+        held_x, held_y, held_counts = prepare(*held, " of validation")
+        held_out = held_x, Risk(the_loss, held_y, held_counts)
+    comm.all_clear()
+    comm.from_first(*(p for block in params for p in block.values()))
+    check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
+    scaling = Scaling.fit(chain.blocks[0], x, rows, at_once, comm) if chosen.scale_inputs else None
+    if scaling is not None:
+        x = scaling.apply(x)
+        held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
+        params = scaling.unfold(params) if init == "keep" else params
+    trainer = Trainer(
+        chain,
+        x,
+        risk,
+        chosen,
+        penalty=chosen.penalty(regularizer, risk.n_labelled(rows)),
+        params=params,
+        rows=rows,
+        validation=held_out,
+        callbacks=callbacks,
+        method=method,
+        scaling=scaling,
+        seed=random_state,
+        at_once=at_once,
+        comm=comm,
+    )
+    result = trainer.fit()
+    if isinstance(model, nn.Module):
+        _copy_into(model, result.module)
+    return result
+
+
+def _loss(spec: Any) -> Loss:
+    is_function = callable(spec) and not isinstance(spec, Loss)
+    return CallableLoss(spec) if is_function else get_loss(spec)
+
+
+def _n_outputs(chain: Chain) -> int:
+    last = chain.blocks[-1]
+    last = last.block if isinstance(last, Composed) else last
+    last = last.affine if isinstance(last, Positionwise) else last
+    if isinstance(last, (Affine, GraphConv)):
+        return last.n_out
+    module = getattr(last, "module", None)
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")
+
+
+def fresh_parameters(
+    chain: Chain,
+    seed: int,
+    scale: float,
+    std: float | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Params]:
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise InputError(f"the weights of {chain!r} do not fit into memory; take narrower layers.") from error
+    if std is not None:
+        for block in params:
+            for name, p in block.items():
+                drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64) * std
+                block[name] = drawn.to(device=device, dtype=dtype)
+    return params
+
+
+def _module_parameters(
+    model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
+) -> list[Params]:
+    """The module's own parameters, by the names that the chain's blocks have for them."""
+    holders = (layer for layer in chain_layers(model) if next(layer.parameters(), None) is not None)
+    names = {"weight": "W", "bias": "b"}
+    params: list[Params] = []
+    for block in chain:
+        known = block.initial_parameters(torch.Generator(), 1.0)
+        layer = next(holders) if known else nn.Identity()
+        own = dict((layer.rnn if isinstance(layer, Recurrent) else layer).named_parameters())
+        renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
+        params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
+    return params
+
+
+@torch.no_grad()
+def _copy_into(model: nn.Module, trained: nn.Module) -> None:
+    layers = nn.ModuleList(
+        chain_layers(model)
+    )  # in the order of the chain, which another class may declare otherwise
+    for mine, theirs in zip(layers.parameters(), trained.parameters(), strict=True):
+        mine.copy_(theirs)
+    for buffer, trained_buffer in zip(layers.buffers(), trained.buffers(), strict=True):
+        buffer.copy_(trained_buffer)

@@ -1,0 +1,141 @@
+"""``train_graph``: the front door for people who bring a graph with some labelled nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dladmm.activations import Activation
+from dladmm.api.graph_problem import GivenGraph, GraphSettings, Rows, graph_problem, part_problem
+from dladmm.api.sharded_arguments import on_whole_graph
+from dladmm.api.train import fresh_parameters
+from dladmm.base.errors import InputError
+from dladmm.callbacks import Callback
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.datasets import GraphData
+from dladmm.engine.method import MethodFactory
+from dladmm.engine.options import make_options
+from dladmm.losses import Loss, get_loss
+from dladmm.network.graph import (
+    check_unweighted,
+)
+from dladmm.regularizers import Regularizer
+from dladmm.training.checks import (
+    check_callbacks,
+    check_device,
+    check_dtype,
+    check_seed,
+)
+from dladmm.training.trainer import Result, Trainer
+
+
+@on_whole_graph
+def train_graph(
+    data: Any,
+    edge_index: Any = None,
+    y: Any = None,
+    train_mask: Any = None,
+    *,
+    hidden: Sequence[int] = (128,),
+    activation: str | dict[str, Any] | Activation = "relu",
+    rows: Rows = "all",
+    loss: str | dict[str, Any] | Loss = "cross_entropy",
+    regularizer: str | dict[str, Any] | Regularizer | None = "auto",
+    validation: Any = None,
+    edge_weight: Any = None,
+    n_classes: int | None = None,
+    mu: float | None = None,
+    preset: str = "default",
+    prox: str = "auto",
+    random_state: int = 0,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    callbacks: Sequence[Callback] = (),
+    method: MethodFactory | None = None,
+    communicator: Communicator | None = None,
+    partition: Any = None,
+    **options: Any,
+) -> Result:
+    """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
+
+    ``data`` is a :class:`~dladmm.datasets.GraphData`, a PyG ``Data``, or the features x (dense or sparse, one row a
+    node) with ``edge_index``, ``y`` and ``train_mask`` beside it. ``validation`` is ``"val"``, ``"test"`` or a mask:
+    history then shows loss and accuracy there. ``mu`` is the paper's name of the option nu; the other options are
+    those of :func:`dladmm.train`.
+
+    ``rows="all"`` is the paper's problem: every row of every Z_l is a variable. ``rows="train"`` leaves only labelled
+    rows as variables and lets the others follow the forward pass, which the theory does not cover. A directed graph is
+    made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
+
+    Where ``torch.distributed`` has been initialised, every rank calls this with the same graph and keeps its own nodes
+    of it (docs/distributed.md); ``partition``, the rank of every node, is found where it is not given. Where no rank
+    has the whole graph, ``data(rank, world)`` returns a :class:`~dladmm.network.graph_part.GraphPart`.
+
+    >>> from dladmm import datasets
+    >>> result = train_graph(datasets.load("karate"), hidden=(16,), max_iter=5)
+    >>> result.status.name
+    'MAX_ITER'
+    """
+    comm = ALONE if communicator is None else communicator
+    if mu is not None:
+        if "nu" in options:
+            raise InputError("mu and nu are two names of one setting; give one of them.")
+        options["nu"] = mu
+    options.setdefault("dropout", 0.0)  # of a graph's features it helps nothing: docs/acceleration.md
+    chosen = make_options(preset, **options)
+    if chosen.max_memory is not None:
+        raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
+    torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    settings = GraphSettings(
+        hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
+        scaled=chosen.scale_inputs, comm=comm,
+    )  # fmt: skip
+    if callable(data):
+        with comm.together():
+            part = data(comm.rank, comm.size)
+        problem = part_problem(part, settings)
+    else:
+        given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
+        problem = graph_problem(given, settings, partition)
+    params = fresh_parameters(
+        problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+    )
+    trainer = Trainer(
+        problem.chain,
+        problem.x,
+        problem.risk,
+        chosen,
+        penalty=chosen.penalty(regularizer, problem.risk.n_labelled()),
+        params=params,
+        validation=problem.validation,
+        callbacks=callbacks,
+        method=method,
+        scaling=problem.scaling,
+        seed=random_state,
+        comm=comm,
+        shards=problem.shards,
+    )
+    return trainer.fit()
+
+
+def _given(
+    data: Any, edge_index: Any, y: Any, train_mask: Any, edge_weight: Any, n_classes: int | None
+) -> GivenGraph:
+    check_unweighted(edge_weight)
+    if isinstance(data, GraphData) or (hasattr(data, "edge_index") and hasattr(data, "y")):
+        if edge_index is not None or y is not None:
+            raise InputError("edge_index and y are part of data already; give a graph or arrays, not both.")
+        check_unweighted(getattr(data, "edge_weight", None))
+        masks = {name: getattr(data, name, None) for name in ("val_mask", "test_mask")}
+        mask = getattr(data, "train_mask", None) if train_mask is None else train_mask
+        classes = getattr(data, "n_classes", None) if n_classes is None else n_classes
+        return GivenGraph(data.x, data.edge_index, data.y, mask, **masks, n_classes=classes)
+    missing = [name for name, value in (("edge_index", edge_index), ("y", y)) if value is None]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} missing: give a GraphData, a PyG Data, or x with edge_index, y and train_mask."
+        )
+    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes)

@@ -1,0 +1,1 @@
+"""The ground: errors, status, history, storage. Nothing here knows of networks."""

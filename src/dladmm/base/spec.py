@@ -1,0 +1,64 @@
+"""Names and dictionaries for the small objects people choose by name: activations, losses, penalties.
+
+A *spec* is what such an object looks like in a JSON file: ``{"name": "leaky_relu", "slope": 0.1}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, TypeVar, cast
+
+from dladmm.base.errors import InputError, InputTypeError
+
+
+class Named:
+    """A frozen dataclass with a name, whose fields are its parameters."""
+
+    name: ClassVar[str]
+
+    def to_spec(self) -> dict[str, Any]:
+        """The name and the parameters, ready for JSON."""
+        return {"name": self.name} | {field: getattr(self, field) for field in parameters(type(self))}
+
+
+T = TypeVar("T", bound=Named)
+
+
+def parameters(cls: type[Named]) -> list[str]:
+    """The names of the parameters of a class of named objects."""
+    return [field.name for field in fields(cls)]  # type: ignore[arg-type]
+
+
+def from_spec(kind: str, known: Mapping[str, type[T]], base: type[Named], spec: object) -> T:
+    """The object that ``spec`` (a name, a dictionary with a name, or the object itself) stands for."""
+    if isinstance(spec, base):
+        return cast(T, spec)
+    if isinstance(spec, str):
+        spec = {"name": spec}
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
+        raise InputTypeError(
+            f"{kind} must be a name, a dictionary with a 'name', or a dladmm {base.__name__}; got {spec!r}"
+        )
+    arguments = dict(spec)
+    name = arguments.pop("name")
+    if name not in known:
+        raise InputError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+    allowed = parameters(known[name])
+    for argument in arguments:
+        if argument not in allowed:
+            raise InputError(
+                f"{kind} {name!r} has no parameter {argument!r}; allowed: {', '.join(allowed) or 'none'}"
+            )
+    return known[name](**arguments)
+
+
+def number(argument: str, value: object, *, low: float = -float("inf"), strict: bool = False) -> float:
+    """``value`` as a finite float that is >= low (> low when strict), or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputTypeError(f"{argument} must be a number; got {value!r}")
+    result = float(value)
+    if not abs(result) < float("inf") or result < low or (strict and result == low):
+        bound = "" if low == -float("inf") else f" {'>' if strict else '>='} {low:g}"
+        raise InputError(f"{argument} must be a finite number{bound}; got {value!r}")
+    return result

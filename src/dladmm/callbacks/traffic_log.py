@@ -1,0 +1,70 @@
+"""What a rank hands to the others in an iteration, as it is counted where it is handed over."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from dladmm.callbacks.base import Callback
+from dladmm.compute.communicator import Traffic
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Trainer
+
+
+class TrafficLog(Callback):
+    """Calls, bytes and seconds of communication of every iteration; ``str()`` is what ``--profile`` prints.
+
+    Bytes are those of the tensors given to a collective call, on one rank. What a network card sees depends on the
+    algorithm of the backend: a ring sends 2 (p - 1)/p times as much in a reduction over p ranks.
+    """
+
+    def __init__(self) -> None:
+        self.iterations: list[Traffic] = []
+        self.size = 1
+        self._walls: list[float] = []
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        self.size = trainer.comm.size
+        self._before, self._began = trainer.comm.traffic.copy(), time.perf_counter()
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        now = trainer.comm.traffic.copy()
+        self.iterations.append(now - self._before)
+        self._walls.append(time.perf_counter() - self._began)
+        self._before, self._began = now, time.perf_counter()
+
+    @property
+    def typical(self) -> Traffic:
+        """The median of the iterations, each quantity by itself."""
+        if not self.iterations:
+            return Traffic()
+        return Traffic(
+            int(median(t.calls for t in self.iterations)),
+            int(median(t.bytes for t in self.iterations)),
+            median(t.seconds for t in self.iterations),
+            int(median(t.exchanged for t in self.iterations)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For ``metrics.json``."""
+        typical = self.typical
+        return {
+            "ranks": self.size,
+            "calls_an_iteration": typical.calls,
+            "bytes_an_iteration": typical.bytes,
+            "boundary_bytes_an_iteration": typical.exchanged,
+            "seconds_an_iteration": typical.seconds,
+        }
+
+    def __str__(self) -> str:
+        if self.size == 1:
+            return "communication  none: one process"
+        typical = self.typical
+        rows = f" ({typical.exchanged:,} of them boundary rows)" if typical.exchanged else ""
+        return (
+            f"communication  {typical.calls} calls and {typical.bytes:,} bytes{rows} an iteration on each of "
+            f"{self.size} ranks, measuring included (median); {1e3 * typical.seconds:.2f} ms in them of "
+            f"{1e3 * median(self._walls or [0.0]):.2f} ms"
+        )

@@ -1,0 +1,122 @@
+"""``dladmm compare mlp`` and ``dladmm compare gcn``: one command, for they take the same flags."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dladmm.cli.train import (
+    Activation,
+    DataDir,
+    Dataset,
+    Device,
+    Dtype,
+    Hidden,
+    Json,
+    MaxIter,
+    Npz,
+    Penalty,
+    run_flags,
+)
+
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        help="Some of dladmm, accelerated, gd, adagrad, adadelta, adam, lbfgs, admm, with commas (all)."
+    ),
+]
+Rates = Annotated[
+    list[str] | None,
+    typer.Option("--lr", help="Another learning rate than the paper's, as adam=0.01; once for each method."),
+]
+Seeds = Annotated[int, typer.Option(help="Initialisations of each method: seeds 0 to N - 1.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the comparison; what is done there is not done again.")
+]
+
+
+def compare(
+    network: Annotated[str, typer.Argument(help="mlp or gcn.")],
+    dataset: Dataset = None,
+    npz: Npz = None,
+    data_dir: DataDir = None,
+    methods: Methods = None,
+    lr: Rates = None,
+    seeds: Seeds = 1,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    regularizer: Penalty = None,
+    max_iter: MaxIter = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    json_: Json = False,
+) -> None:
+    """Train with several methods side by side: table, figures, and a run folder for each method and seed.
+
+    Example: dladmm compare mlp --dataset digits --methods dladmm,accelerated,adam --seeds 3
+    """
+    flags = {
+        "network": network, "dataset": dataset, "npz": npz, "data_dir": data_dir, "hidden": hidden,
+        "activation": activation, "regularizer": regularizer, "max_iter": max_iter, "device": device, "dtype": dtype,
+    }  # fmt: skip
+    _run(flags, methods, lr, seeds, out, json_)
+
+
+def _run(
+    flags: dict[str, Any],
+    methods: str | None,
+    lr: list[str] | None,
+    seeds: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    from dladmm.base.atomic import replacing
+    from dladmm.cli.run_config import merged
+    from dladmm.compare.comparison import METHODS, Comparison, run_comparison
+    from dladmm.compare.table import show, summary
+
+    config = merged(None, run_flags(flags))
+    every = [name for name in METHODS if config.network == "mlp" or name != "admm"]  # which trains MLPs only
+    names = [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else every
+    comparison = Comparison(config, tuple(names), seeds, _rates(lr or []))
+    folder = out or Path(f"runs/compare-{config.network}-{comparison.source}")
+    runs = run_comparison(comparison, folder)
+    if runs is None:
+        typer.echo("Interrupted. The same command goes on with the cells that are missing.", err=True)
+        raise typer.Exit(130)
+    table: dict[str, Any] = {
+        "network": config.network,
+        "dataset": comparison.source,
+        "seeds": seeds,
+        "folder": str(folder),
+        "methods": summary(runs),
+        "cells": [
+            {"folder": f"cells/{run.name}", "settings": run.settings, "status": run.status} for run in runs
+        ],
+    }
+    written = {key: value for key, value in table.items() if key != "folder"}
+    with replacing(folder / "comparison.json") as file:
+        file.write((json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
+    if as_json:
+        typer.echo(json.dumps(table, allow_nan=False))
+    else:
+        show(table["methods"], f"{config.network} on {comparison.source}, {seeds} seed{'s' * (seeds != 1)}")
+        typer.echo(f"Wrote {folder} (cells, figures, comparison.json). A page of it: dladmm report {folder}")
+
+
+def _rates(given: list[str]) -> dict[str, dict[str, Any]]:
+    """``adam=0.01`` and the like; the value is checked where it is used."""
+    from dladmm.base.errors import InputError
+
+    rates: dict[str, dict[str, Any]] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            rates[name.strip()] = {"lr": float(value)}
+        except ValueError as error:
+            raise InputError(f"--lr must look like adam=0.01, got {text!r}.") from error
+    return rates

@@ -1,0 +1,165 @@
+"""The settings of a run of the command line: from a TOML file and flags, and back to the run folder."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dladmm.base.errors import DataError, InputError
+
+RESUMABLE = {"max_iter", "device", "out", "max_memory"}
+"""What may differ when a run is taken up again."""
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "max_iter": (int,),
+    "seed": (int,),
+    "rho": (int, float),
+    "nu": (int, float),
+    "test_fraction": (int, float),
+    "max_memory": (int, str),
+    "hidden": (tuple,),
+}
+"""Types of the settings; those not named are text."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that makes a run what it is; ``None`` leaves a setting to the library's default."""
+
+    network: str = "mlp"
+    dataset: str | None = None
+    csv: str | None = None
+    target: str | None = None
+    npz: str | None = None
+    data_dir: str | None = None
+    test_fraction: float = 0.2
+    hidden: tuple[int, ...] | None = None
+    activation: str = "relu"
+    loss: str = "cross_entropy"
+    regularizer: str | None = None
+    mode: str = "convergent"
+    preset: str = "default"
+    rows: str = "all"
+    rho: float | None = None
+    nu: float | None = None
+    max_iter: int = 200
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "float32"
+    max_memory: int | str | None = None
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.network not in ("mlp", "gcn"):
+            raise InputError(f"network must be mlp or gcn, got {self.network!r}.")
+        sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            given = " and ".join(f"--{name}" for name in sources) or "none"
+            raise InputError(
+                f"exactly one of --dataset, --csv and --npz must say where the data are; got {given}."
+            )
+        if self.csv is not None and self.target is None:
+            raise InputError("--csv needs --target: the name of the column to predict.")
+        if not 0 < self.test_fraction < 1:
+            raise InputError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        if self.hidden is not None:
+            return self.hidden
+        return (128,) if self.network == "gcn" else (100, 100)
+
+    def penalty(self) -> dict[str, Any] | str | None:
+        """``l2:0.1`` and the like, as the library spells it."""
+        if self.regularizer is None:
+            return "auto"
+        if self.regularizer == "none":
+            return None
+        name, _, strength = self.regularizer.partition(":")
+        if not strength:
+            return name
+        try:
+            return {"name": name, "strength": float(strength)}
+        except ValueError as error:
+            message = f"regularizer must look like l2 or l2:0.1, got {self.regularizer!r}."
+            raise InputError(message) from error
+
+    def options(self) -> dict[str, Any]:
+        """What goes to ``train`` by name."""
+        chosen: dict[str, Any] = {"max_iter": self.max_iter, "preset": self.preset}
+        if self.mode != "convergent":
+            chosen["mode"] = self.mode
+        chosen |= {
+            name: getattr(self, name)
+            for name in ("rho", "nu", "max_memory")
+            if getattr(self, name) is not None
+        }
+        return chosen
+
+    def to_toml(self) -> str:
+        lines = [f"{key} = {_toml(value)}" for key, value in asdict(self).items() if value is not None]
+        return "\n".join(lines) + "\n"
+
+
+def merged(file: Path | None, flags: dict[str, Any]) -> RunConfig:
+    """Settings of a TOML file, overridden by the flags that were given."""
+    settings = {} if file is None else read_toml(file)
+    settings |= {name: value for name, value in flags.items() if value is not None}
+    return _checked(settings)
+
+
+def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
+    """The settings of an earlier run; only what does not change the run may be given anew."""
+    given = {name: value for name, value in flags.items() if value is not None and name != "network"}
+    changed = sorted(set(given) - RESUMABLE)
+    if changed:
+        names = ", ".join("--" + name.replace("_", "-") for name in changed)
+        raise InputError(f"--resume takes the settings from {folder}; {names} cannot be changed on the way.")
+    before = _checked(read_toml(folder / "config.toml"))
+    if flags.get("network") not in (None, before.network):
+        raise InputError(
+            f"{folder} holds a {before.network} run; use: dladmm train {before.network} --resume {folder}"
+        )
+    return replace(before, **(given | {"out": str(folder)}))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist.") from error
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: bad TOML, bad UTF-8, a number of 5,000 digits
+        raise DataError(f"{path} is not a TOML file: {error}") from error
+
+
+def _checked(settings: dict[str, Any]) -> RunConfig:
+    known = {field.name for field in fields(RunConfig)}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise InputError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
+    if isinstance(settings.get("hidden"), list):
+        settings["hidden"] = tuple(settings["hidden"])
+    for name, value in settings.items():
+        kinds = KINDS.get(name, (str,))
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            words = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"setting {name} has the wrong type: {value!r}; it must be {words}.")
+    return RunConfig(**settings)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

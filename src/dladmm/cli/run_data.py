@@ -1,0 +1,154 @@
+"""The data of a run of the command line, whatever they came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+
+from dladmm import datasets
+from dladmm.api.graph_problem import MOST_CLASSES
+from dladmm.base.errors import InputError
+from dladmm.base.table_file import read_csv, read_npz
+from dladmm.cli.run_config import RunConfig
+from dladmm.datasets import GraphData, ImageData
+from dladmm.losses import get_loss
+from dladmm.network.graph import check_node_features
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training and test rows for an MLP; ``classes`` are the label names, None for regression."""
+
+    x_train: Any
+    y_train: Any
+    x_test: Any
+    y_test: Any
+    n_outputs: int
+    classes: list[Any] | None
+    features: list[str] = field(default_factory=list)
+
+    def describe(self) -> str:
+        kind = f"{self.n_outputs} outputs" if self.classes is None else f"{len(self.classes)} classes"
+        rows = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
+        return f"{rows}, {self.x_train.shape[1]} features, {kind}"
+
+
+def load_rows(config: RunConfig) -> Rows:
+    """Rows of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
+    if config.dataset is not None:
+        data = datasets.load(config.dataset, data_dir=config.data_dir)
+        if not isinstance(data, ImageData):
+            raise InputError(f"{config.dataset} is a graph; use: dladmm train gcn --dataset {config.dataset}")
+        return rows_of(data)
+    if config.csv is not None:
+        table = read_csv(Path(config.csv), config.target)
+        return _split(table.x, table.y, table.features, config)
+    arrays = read_npz(Path(str(config.npz)), ())
+    if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
+        y = np.concatenate([arrays["y_train"], arrays["y_test"]])
+        encoded, n_outputs, classes = _encode(y, config.loss)
+        n = len(arrays["y_train"])
+        return Rows(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
+    arrays = read_npz(Path(str(config.npz)), ("x", "y"))
+    return _split(arrays["x"], arrays["y"], [], config)
+
+
+def rows_of(data: ImageData) -> Rows:
+    """A loaded data set; its classes are its labels."""
+    names = list(range(data.n_classes))
+    return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
+
+
+def load_graph(config: RunConfig) -> Any:
+    """A named graph, or the arrays x, edge_index, y, train_mask (and test_mask) of an npz file."""
+    if config.csv is not None:
+        raise InputError("a graph comes from --dataset or --npz, not from --csv.")
+    if config.dataset is not None:
+        data = datasets.load(config.dataset, data_dir=config.data_dir)
+        if not isinstance(data, GraphData):
+            raise InputError(
+                f"{config.dataset} is not a graph; use: dladmm train mlp --dataset {config.dataset}"
+            )
+        return data
+    import torch
+
+    path = Path(str(config.npz))
+    arrays = read_npz(path, ("x", "edge_index", "y", "train_mask"))
+    y, edges = (_whole(arrays[name], name, path) for name in ("y", "edge_index"))
+    if y.ndim != 1 or len(y) == 0 or int(y.max()) >= MOST_CLASSES:
+        raise InputError(f"{path}: y must hold one class a node, numbered 0, 1, 2, ...; got {y.shape}.")
+    none = np.zeros(len(y), dtype=bool)
+    train, val, test = (
+        torch.from_numpy(_whole(arrays.get(f"{part}_mask", none), f"{part}_mask", path) != 0)
+        for part in ("train", "val", "test")
+    )
+    x = check_node_features(arrays["x"], torch.float32)
+    features = torch.from_numpy(np.asarray(x, dtype=np.float32))
+    classes = int(y.max()) + 1
+    return GraphData(
+        features,
+        torch.from_numpy(edges),
+        torch.from_numpy(y),
+        train,
+        val,
+        test,
+        n_classes=classes,
+        name=path.stem,
+    )
+
+
+def _whole(array: Array, name: str, path: Path) -> Array:
+    """Whole numbers as int64; what is not one is refused, not cut off."""
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and not (array == np.rint(array)).all()):
+        raise InputError(f"{path}: {name} must hold whole numbers, got dtype {array.dtype} with others.")
+    return array.astype(np.int64)
+
+
+def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or len(x) != (len(y) if y.ndim else None):
+        raise InputError(
+            f"x must have one row a sample and y one entry a row; got shapes {x.shape} and {y.shape}."
+        )
+    kept, held, encoded, n_outputs, classes = split_rows(y, config)
+    return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+
+
+def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
+    """The numbers of training and of test rows, and the targets as :func:`_encode` gives them."""
+    encoded, n_outputs, classes = _encode(y, config.loss)
+    stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None
+    try:
+        kept, held = train_test_split(
+            np.arange(len(encoded)),
+            test_size=config.test_fraction,
+            random_state=config.seed,
+            stratify=stratify,
+        )
+    except ValueError as error:
+        raise InputError(f"the data cannot be split into training and test rows: {error}") from error
+    return kept, held, encoded, n_outputs, classes
+
+
+def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
+    """Labels as 0..C-1 with their names, or real targets as columns."""
+    if get_loss(loss).kind == "classification":
+        if y.ndim != 1 or len(y) == 0:
+            raise InputError(f"the target must hold one label a row, got shape {y.shape}.")
+        classes, encoded = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(f"the target holds one class only ({classes[0]}); at least two are needed.")
+        return encoded, len(classes), [c.item() for c in classes]
+    try:
+        target = np.atleast_1d(y).astype(np.float64)
+        target = target.reshape(len(target), -1)
+    except ValueError as error:
+        raise InputError(f"the target must be numbers for loss {loss}: {error}") from error
+    return target, target.shape[1], None

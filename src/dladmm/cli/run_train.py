@@ -1,0 +1,255 @@
+"""``dladmm train`` and ``dladmm predict``: what happens between the flags and the run folder."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dladmm.api.train import train
+from dladmm.api.train_graph import train_graph
+from dladmm.base.atomic import replacing
+from dladmm.base.errors import DataError, InputError
+from dladmm.base.status import Status
+from dladmm.base.table_file import read_csv
+from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
+from dladmm.callbacks.traffic_log import TrafficLog
+from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
+from dladmm.cli.run_config import RunConfig
+from dladmm.cli.run_data import Rows, load_graph
+from dladmm.cli.sharded_rows import load_own_rows
+from dladmm.compute.communicator import Communicator
+from dladmm.compute.partition import partitioned
+from dladmm.engine.certificate_text import guarantee
+from dladmm.engine.memory import bytes_of, chunk, needs_of
+from dladmm.engine.options import make_options
+from dladmm.losses import get_loss
+from dladmm.network.chain import Chain, mlp
+from dladmm.network.graph import normalised_adjacency
+from dladmm.training.checkpoint import checkpoints, load_model, save_model
+from dladmm.training.checks import check_device, check_dtype
+from dladmm.training.run_folder import write_run
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of the command line."""
+
+    result: Result
+    folder: Path
+    signal: int | None
+    rank: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        if self.signal is not None:
+            return 128 + self.signal
+        if self.result.status is Status.INTERRUPTED:
+            return 130
+        return 0 if self.result.status.ok else 1
+
+
+@dataclass(frozen=True)
+class HowToRun:
+    """What changes nothing of a run's result: how often it is saved, how long ranks wait, what is told of it."""
+
+    checkpoint_every: int = 10
+    timeout: float = TIMEOUT
+    profile: bool = False
+
+
+def run_training(config: RunConfig, resume: bool, how: HowToRun | None = None) -> Run:
+    """Load, say what will happen, train, write the run folder; under torchrun with the other ranks."""
+    how = HowToRun() if how is None else how
+    check_folder_is_known(config.out)
+    config = replace(config, device=local_device(config.device))
+    with launched(config.device, how.timeout) as comm:
+        return _run(config, resume, how, comm)
+
+
+def _run(config: RunConfig, resume: bool, how: HowToRun, comm: Communicator) -> Run:
+    folder = Path(
+        config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    )
+    folder = Path(comm.texts(str(folder))[0])
+    resume = resume or restarted()
+    stop, traffic = StopOnSignal(), TrafficLog()
+    fit = _train_gcn if config.network == "gcn" else _train_mlp
+    with comm.together():
+        checkpoint = Checkpoint(folder / "checkpoints", every=how.checkpoint_every, resume=resume)
+        if comm.rank == 0:
+            if not resume and checkpoints(folder / "checkpoints"):
+                raise InputError(
+                    f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
+                )
+            _write_config(config, folder)
+    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop, traffic]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # said in words before training
+        result, extra = fit(config, callbacks, folder, comm)
+    if comm.rank == 0:
+        write_run(result, folder, asdict(config), traffic=traffic.to_dict())
+        save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
+        if how.profile:
+            print(traffic, file=sys.stderr, flush=True)
+    return Run(result, folder, stop.received, comm.rank)
+
+
+def _write_config(config: RunConfig, folder: Path) -> None:
+    """Before training, so that a run that is killed can be taken up again."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "config.toml") as file:
+            file.write(config.to_toml().encode())
+    except OSError as error:
+        raise DataError(f"{folder} cannot hold the run: {error}") from error
+
+
+def _train_mlp(
+    config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
+) -> tuple[Result, dict[str, Any]]:
+    rows = load_own_rows(config, comm)
+    widths = [rows.x_train.shape[1], *config.widths, rows.n_outputs]
+    with comm.together():
+        chain = mlp(widths, config.activation)
+        if comm.rank == 0:
+            of = "" if comm.alone else f" on rank 0 of {comm.size}"
+            _announce(config, rows.describe() + of, widths, _needs(config, chain, rows), folder)
+    result = train(
+        chain,
+        lambda rank, world: (rows.x_train, rows.y_train),
+        loss=config.loss,
+        regularizer=config.penalty(),
+        validation=lambda rank, world: (rows.x_test, rows.y_test),
+        random_state=config.seed,
+        device=config.device,
+        dtype=config.dtype,
+        callbacks=callbacks,
+        communicator=comm,
+        **config.options(),
+    )
+    return result, {"classes": rows.classes, "features": rows.features, "target": config.target}
+
+
+def _train_gcn(
+    config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
+) -> tuple[Result, dict[str, Any]]:
+    with comm.together():
+        data = load_graph(config)
+    partition = None
+    if not comm.alone:
+        found = partitioned(normalised_adjacency(data.edge_index, data.n_nodes), comm)
+        partition = found.owner
+        if comm.rank == 0:
+            print(f"partition  {found}", file=sys.stderr, flush=True)
+    widths = [data.n_features, *config.widths, data.n_classes]
+    if comm.rank == 0:
+        n_own = -(-data.n_nodes // comm.size)
+        _announce(config, repr(data), widths, _graph_bytes(widths, n_own, config.dtype), folder)
+    result = train_graph(
+        data,
+        hidden=config.widths,
+        activation=config.activation,
+        rows=config.rows,  # type: ignore[arg-type]  # checked there
+        loss=config.loss,
+        regularizer=config.penalty(),
+        validation="test" if bool(data.test_mask.any()) else None,
+        random_state=config.seed,
+        device=config.device,
+        dtype=config.dtype,
+        callbacks=callbacks,
+        communicator=comm,
+        partition=partition,
+        **config.options(),
+    )
+    return result, {"classes": list(range(data.n_classes))}
+
+
+def _announce(config: RunConfig, data: str, widths: list[int], memory: float, folder: Path) -> None:
+    """What the run is about to do, on standard error."""
+    bias = 0 if config.network == "gcn" else 1
+    parameters = sum((a + bias) * b for a, b in pairwise(widths))
+    options = make_options(**config.options())
+    loss = get_loss(config.loss)
+    follows = config.network == "gcn" and config.rows == "train"
+    promise = guarantee(
+        options.starting_rho(loss.H), loss.H, follows, accelerated=options.mode == "accelerated"
+    )
+    lines = [
+        f"data       {data}",
+        f"network    {config.network} {'-'.join(map(str, widths))} ({config.activation}), {parameters:,} parameters",
+        f"memory     about {memory / 1e6:,.0f} MB above the data",
+        f"theory     {promise}",
+        f"run        {folder}",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _needs(config: RunConfig, chain: Chain, rows: Rows) -> int:
+    """What the run's tensors will take at their peak, in bytes."""
+    options, dtype = make_options(**config.options()), check_dtype(config.dtype)
+    needs = needs_of(
+        chain,
+        rows.x_train,
+        options,
+        options.penalty(config.penalty()),
+        dtype=dtype,
+        device=check_device(config.device),
+        n_validation=len(rows.x_test),
+    )
+    if options.max_memory is None:
+        return needs.peak
+    return replace(needs, at_once=chunk(needs, bytes_of(options.max_memory), rows.x_train)).peak
+
+
+def _graph_bytes(widths: list[int], n_rows: int, dtype: str) -> float:
+    """Input, z, a and the cached predictions of every layer, temporaries of the widest, Gram matrices in float64."""
+    size = 8 if dtype == "float64" else 4
+    rows = widths[0] + 4 * sum(widths[1:-1]) + 4 * widths[-1] + 3 * max(widths)
+    grams = 3 * max(widths) ** 2 * 8 + sum(w**2 for w in widths[:-1]) * 8
+    return float(n_rows * rows * size + grams)
+
+
+def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
+    """Predictions of a run's network for the rows of a CSV file, written beside it or to ``out``."""
+    model = load_model(run / "model.safetensors")
+    if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
+        raise InputError(
+            f"{run} holds a graph network; predict its nodes with GCNClassifier or module(x, edge_index)."
+        )
+    features = model.extra.get("features") or None
+    table = read_csv(file, None, features)
+    first = next(model.module.parameters())
+    if table.x.shape[1] != first.shape[1]:
+        raise DataError(
+            f"{file} has {table.x.shape[1]} columns, but the network takes {first.shape[1]} features."
+        )
+    with torch.no_grad():
+        output = model.module(torch.from_numpy(table.x).to(first.dtype))
+    classes = model.extra.get("classes")
+    if classes is None:
+        header = [f"prediction{j or ''}" for j in range(output.shape[1])]
+        rows: Any = output.tolist()
+    else:
+        probabilities = model.loss.probabilities(output.double()).numpy()
+        chosen = [classes[i] for i in model.loss.decision(output).tolist()]
+        header = ["prediction", *(f"p({c})" for c in classes)]
+        rows = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
+    target = file.with_suffix(".predictions.csv") if out is None else out
+    try:
+        with target.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(header)
+            writer.writerows(rows)
+    except OSError as error:
+        raise DataError(f"{target} could not be written: {error}") from error
+    return {"rows": len(rows), "file": str(target), "columns": header}

@@ -1,0 +1,214 @@
+"""``dladmm train mlp``, ``dladmm train gcn`` and ``dladmm predict``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Train a network on a data set or on your own files.", no_args_is_help=True)
+
+Dataset = Annotated[str | None, typer.Option(help="A data set by name (see: dladmm datasets list).")]
+Npz = Annotated[
+    Path | None,
+    typer.Option(help="An npz file with the arrays x and y (graphs: also edge_index, train_mask)."),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of the data sets' files; else $DLADMM_DATA, else the cache.")
+]
+Hidden = Annotated[str | None, typer.Option(help="Widths of the hidden layers, as 100,100.")]
+Activation = Annotated[
+    str | None, typer.Option(help="relu, leaky_relu, tanh, sigmoid, sign, step, quantised, ...")
+]
+LossOption = Annotated[
+    str | None, typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge.")
+]
+Penalty = Annotated[
+    str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, none, ... (the mode's own).")
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(help="convergent (the paper's algorithm) or accelerated."),
+]
+Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
+Rho = Annotated[
+    float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")
+]
+MaxIter = Annotated[int | None, typer.Option(help="Iterations at most (200).")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the initial weights (0).")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64.")]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
+Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
+Every = Annotated[int, typer.Option(help="Iterations between two checkpoints.")]
+Timeout = Annotated[
+    float, typer.Option(help="Under torchrun: seconds after which a silent rank is given up.")
+]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Print what the ranks told each other, and how long.")
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
+]
+
+
+@app.command("mlp")
+def train_mlp(
+    dataset: Dataset = None,
+    csv: Annotated[Path | None, typer.Option(help="A CSV file with a header line.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column of --csv to predict.")] = None,
+    npz: Npz = None,
+    data_dir: DataDir = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of --csv or --npz rows kept for testing (0.2).")
+    ] = None,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    loss: LossOption = None,
+    regularizer: Penalty = None,
+    mode: Mode = None,
+    preset: Preset = None,
+    rho: Rho = None,
+    nu: Annotated[float | None, typer.Option(help="Weight of the relaxed constraints (1).")] = None,
+    max_iter: MaxIter = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    max_memory: MaxMemory = None,
+    out: Out = None,
+    resume: Resume = None,
+    config: Config = None,
+    checkpoint_every: Every = 10,
+    timeout: Timeout = 300.0,
+    profile: Profile = False,
+    json_: Json = False,
+) -> None:
+    """Train a multi-layer perceptron.
+
+    Example: dladmm train mlp --dataset digits --hidden 100,100 --max-iter 100 --out runs/digits
+    """
+    flags = {
+        "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "npz": npz, "data_dir": data_dir,
+        "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
+        "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "max_iter": max_iter,
+        "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
+    }  # fmt: skip
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
+
+
+@app.command("gcn")
+def train_gcn(
+    dataset: Dataset = None,
+    npz: Npz = None,
+    data_dir: DataDir = None,
+    hidden: Hidden = None,
+    activation: Activation = None,
+    loss: LossOption = None,
+    regularizer: Penalty = None,
+    rows: Annotated[
+        str | None, typer.Option(help="all: the paper's problem; train: only labelled rows are variables.")
+    ] = None,
+    mode: Mode = None,
+    preset: Preset = None,
+    rho: Rho = None,
+    mu: Annotated[float | None, typer.Option(help="Weight of the relaxed constraints (1).")] = None,
+    max_iter: MaxIter = None,
+    seed: Seed = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    out: Out = None,
+    resume: Resume = None,
+    config: Config = None,
+    checkpoint_every: Every = 10,
+    timeout: Timeout = 300.0,
+    profile: Profile = False,
+    json_: Json = False,
+) -> None:
+    """Train a graph convolutional network on the labelled nodes of a graph.
+
+    Example: dladmm train gcn --dataset karate --hidden 16 --max-iter 50
+    """
+    flags = {
+        "network": "gcn", "dataset": dataset, "npz": npz, "data_dir": data_dir, "hidden": hidden,
+        "activation": activation, "loss": loss, "regularizer": regularizer, "rows": rows, "mode": mode,
+        "preset": preset, "rho": rho, "nu": mu, "max_iter": max_iter, "seed": seed, "device": device,
+        "dtype": dtype, "out": out,
+    }  # fmt: skip
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished MLP run.")],
+    csv: Annotated[Path, typer.Option(help="A CSV file with the columns the network was trained with.")],
+    out: Annotated[Path | None, typer.Option(help="Where the predictions go (FILE.predictions.csv).")] = None,
+    json_: Json = False,
+) -> None:
+    """Predict the rows of a CSV file with the network of a run.
+
+    Example: dladmm predict runs/own --csv new.csv
+    """
+    from dladmm.cli.run_train import predict_csv
+
+    report = predict_csv(run, csv, out)
+    if json_:
+        typer.echo(json.dumps(report))
+    else:
+        typer.echo(f"Wrote {report['rows']} predictions to {report['file']}.")
+
+
+def _run(
+    flags: dict[str, Any],
+    resume: Path | None,
+    config: Path | None,
+    as_json: bool,
+    how: tuple[int, float, bool],
+) -> None:
+    from dladmm.base.errors import InputError
+    from dladmm.cli.demo import show
+    from dladmm.cli.run_config import merged, resumed
+    from dladmm.cli.run_train import HowToRun, run_training
+
+    flags = run_flags(flags)
+    if resume is not None and config is not None:
+        raise InputError("--resume takes its settings from the run's folder; leave --config out.")
+    settings = merged(config, flags) if resume is None else resumed(resume, flags)
+    run = run_training(settings, resume is not None, HowToRun(*how))
+    if run.rank > 0:  # the first one speaks for all
+        raise typer.Exit(run.exit_code)
+    if as_json:
+        metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
+        typer.echo(json.dumps({"run": str(run.folder)} | metrics))
+    else:
+        show(run.result, f"dlADMM, {settings.network} on {settings.dataset or settings.csv or settings.npz}")
+        typer.echo(
+            f"Wrote the run to {run.folder} (config.toml, history.csv, metrics.json, model.safetensors)."
+        )
+    if run.exit_code > 128:
+        typer.echo(
+            f"Interrupted. Go on with: dladmm train {settings.network} --resume {run.folder}", err=True
+        )
+    raise typer.Exit(run.exit_code)
+
+
+def run_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags as the settings of a run have them."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    if isinstance(plain["hidden"], str):
+        plain["hidden"] = _widths(plain["hidden"])
+    return plain
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    from dladmm.base.errors import InputError
+
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(f"--hidden must be whole numbers separated by commas, got {text!r}.") from error

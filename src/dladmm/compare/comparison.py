@@ -1,0 +1,138 @@
+"""``dladmm compare``: methods side by side on one data set, each seed of each method a run folder of its own.
+
+    OUT/cells/adam-0/       history.csv, metrics.json, certificate.txt, curves.png, as of any run
+    OUT/figures/            accuracy against iterations and against seconds, objective and more, PNG and SVG
+    OUT/comparison.json     the table, see :func:`dladmm.compare.table.summary`
+
+A cell is written as soon as it is done and skipped when the same comparison is run again, so that one that was
+interrupted, or is given more methods or seeds, goes on from there. ``settings`` in a cell's metrics.json name method,
+network, data set, seed and everything else that makes the run what it is. The seed draws the initial weights; data and
+split are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dladmm import baselines
+from dladmm.base.errors import InputError
+from dladmm.base.status import Status
+from dladmm.callbacks import ProgressBar
+from dladmm.cli.run_config import RunConfig
+from dladmm.compare.cells import Problem, defaults, finished, plain, save
+from dladmm.experiments.gcn_convergent import SETTINGS
+from dladmm.report import read_report, write_figures
+from dladmm.report.data import Run
+from dladmm.training.trainer import Result
+
+METHODS = ("dladmm", "accelerated", *baselines.METHODS)
+"""dlADMM in convergent and in accelerated mode, and the baselines."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared: the problem, the methods, how many seeds; ``changes`` are options of single methods."""
+
+    config: RunConfig
+    methods: tuple[str, ...]
+    seeds: int = 1
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in (*self.methods, *self.changes) if name not in METHODS]
+        if unknown or not self.methods:
+            given = f"unknown method {', '.join(unknown)}" if unknown else "no method was given"
+            raise InputError(f"{given}; known are {', '.join(METHODS)}.")
+        if len(set(self.methods)) < len(self.methods):
+            raise InputError(f"a method is named twice: {', '.join(self.methods)}.")
+        if self.config.network not in ("mlp", "gcn"):
+            raise InputError(f"network must be mlp or gcn, got {self.config.network!r}.")
+        if self.config.network == "gcn" and "admm" in self.methods:
+            raise InputError("admm (Taylor et al.) trains MLPs only; leave it out for graphs.")
+        for name, value in (("seeds", self.seeds), ("max_iter", self.config.max_iter)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
+
+    @property
+    def source(self) -> str:
+        """The data set, or the name of the user's own file without its place."""
+        return self.config.dataset or Path(str(self.config.npz)).stem
+
+    def cells(self) -> Iterator[tuple[str, int]]:
+        return ((method, seed) for method in self.methods for seed in range(self.seeds))
+
+    def options(self, method: str) -> dict[str, Any]:
+        """What the method is told besides the problem; for graphs dlADMM has the settings of ``docs/graphs.md``."""
+        chosen: dict[str, Any] = {}
+        if method == "accelerated":
+            chosen = {"mode": "accelerated"}
+        elif method == "dladmm" and self.config.network == "gcn":
+            known = SETTINGS.get(str(self.config.dataset).lower().replace("_", "-"), {})
+            chosen = {key: value for key, value in known.items() if key not in ("hidden", "max_iter")}
+        if self.config.regularizer is not None:
+            chosen["regularizer"] = self.config.penalty()
+        return chosen | self.changes.get(method, {})
+
+    def settings(self, method: str, seed: int) -> dict[str, Any]:
+        """Everything that makes the cell what it is, as its metrics.json has it; JSON's own types only."""
+        c = self.config
+        settings = {
+            "method": method,
+            "network": c.network,
+            "dataset": self.source,
+            "seed": seed,
+            "hidden": list(c.widths),
+            "activation": c.activation,
+            "loss": c.loss,
+            "max_iter": c.max_iter,
+            "dtype": c.dtype,
+            **defaults(method, c.network),
+            **self.options(method),
+        }
+        return plain(settings)
+
+
+def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) -> tuple[Run, ...] | None:
+    """Run the cells that are not there yet, draw the figures; all runs in order, None where the user interrupts."""
+    cells = list(comparison.cells())
+    missing = [cell for cell in cells if not finished(_folder(out, *cell), comparison.settings(*cell))]
+    if missing:
+        fit = _prepared(comparison)
+        for place, (method, seed) in enumerate(missing, 1):
+            title = f"{method}, seed {seed} ({place} of {len(missing)})"
+            result = fit(method, seed, [ProgressBar(title)] if progress else [])
+            if result.status is Status.INTERRUPTED:
+                return None
+            save(result, _folder(out, method, seed), comparison.settings(method, seed))
+    read = read_report(out / "cells")
+    if find_spec("matplotlib") is not None:
+        write_figures(read, out / "figures", seconds=True)
+    found = {run.name: run for run in read.runs}
+    return tuple(found[_folder(out, *cell).name] for cell in cells)
+
+
+def _prepared(comparison: Comparison) -> Callable[[str, int, list[Any]], Result]:
+    """The data are loaded once; what comes back trains one cell on them."""
+    c = comparison.config
+    common: dict[str, Any] = {
+        "loss": c.loss,
+        "device": c.device,
+        "dtype": c.dtype,
+        "max_iter": c.max_iter,
+        "diagnostics_every": 1,  # measuring is not timed, and says when an accuracy was reached
+    }
+    problem = Problem.load(c)
+
+    def fit(method: str, seed: int, callbacks: list[Any]) -> Result:
+        arguments = common | comparison.options(method) | {"random_state": seed, "callbacks": callbacks}
+        return problem.fit(method, c.widths, c.activation, **arguments)
+
+    return fit
+
+
+def _folder(out: Path, method: str, seed: int) -> Path:
+    return out / "cells" / f"{method}-{seed}"

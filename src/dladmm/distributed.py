@@ -1,0 +1,13 @@
+"""Training on several ranks: the names a user's program needs (docs/distributed.md)."""
+
+from dladmm.compute.communicator import (
+    ALONE,
+    Communicator,
+    DistributedError,
+    Group,
+    Traffic,
+    current,
+)
+from dladmm.compute.shards import Shards, share
+
+__all__ = ["ALONE", "Communicator", "DistributedError", "Group", "Shards", "Traffic", "current", "share"]

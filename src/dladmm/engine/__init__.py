@@ -1,0 +1,1 @@
+"""The iterate, the sweep, the modes and the theory's promises."""

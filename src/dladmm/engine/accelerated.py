@@ -1,0 +1,177 @@
+"""The accelerated iteration: resynchronised, extrapolated, and under a safeguard.
+
+After a few plain iterations the per-sample variables fit the labels and nothing pulls the network itself. The
+accelerated iteration starts every sweep from what the network really does:
+
+1. *extrapolate* the parameters, ``y = x_k + beta_k (x_k - x_{k-1})`` with Nesterov's weights ``beta_k = j/(j+3)``;
+2. *resynchronise*: z and a from the forward pass of y, ``u = -grad R`` (Lemma 2 at a feasible point), on inputs of
+   which a few entries were dropped;
+3. *sweep* once, with the unchanged engine;
+4. keep the new parameters only if the *true objective*, loss of the forward pass plus penalty, did not rise.
+   Otherwise try again with all entries, then with less extrapolation and shorter steps, then with none and shorter yet.
+
+How long a step is, one number says, the *level*: rho and nu are their starting values times ``2^level``. Above 0 the
+damping grows with it, and so does the stiffness of the links towards the input, which makes the sweep a descent step
+in the limit (docs/theory.md): so the attempts end, or rounding ends them.
+
+At a resynchronised point every constraint holds, so its augmented Lagrangian *is* the true objective: the history's
+column ``lagrangian`` shows it, and the certificate's descent check checks the safeguard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError
+from dladmm.blocks import Params, Step
+from dladmm.engine.method import Look, Seen
+from dladmm.engine.state import State
+from dladmm.engine.sweep import Engine
+from dladmm.network.chain import link_factors
+from dladmm.network.dropping import RowDrops
+from dladmm.regularizers import NoPenalty
+
+HIGHEST_RAISE = 12
+"""Before an iteration is given up, rho and nu have grown by 2^12."""
+
+LOWEST_LEVEL = -2
+"""How far steps may grow: a quarter of the starting rho and nu."""
+
+PATIENCE, LONGEST_PATIENCE = 3, 192
+"""Iterations without a refusal after which steps grow; refusals double it."""
+
+FIRST_FADE, FADE_GROWTH = 0.3, 1.05
+"""Of the dropped entries: the share with which a run begins, and its growth after a step that was not refused."""
+
+NUMBERS = ("iteration", "momentum", "level", "calm", "refused", "patience", "fade", "rho", "nu")
+"""What an accelerated run must find again besides its previous parameters."""
+
+
+class Attempt(NamedTuple):
+    """How one iteration is tried: the extrapolation's counter, the level, and whether entries are dropped."""
+
+    momentum: int
+    level: int
+    dropping: bool
+
+
+class Accelerated:
+    """Extrapolation, resynchronisation and the safeguard around the unchanged engine."""
+
+    def __init__(self, engine: Engine, state: State, dropout: float = 0.0, seed: int = 0) -> None:
+        if dropout > 0 and engine.x.layout != torch.strided:
+            raise InputError("dropout needs dense inputs; these are stored sparse.")
+        self.engine, self.dropout = engine, dropout
+        self._drops = RowDrops(engine.x, seed) if dropout > 0 else None
+        self.rho, self.nu = state.rho, state.nu
+        self.previous = state.clone_parameters()
+        state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept
+        buffers = [[torch.empty_like(v) for v in state.outputs] for _ in range(2)]
+        self._trial = replace(state, outputs=buffers[0], predictions=buffers[1], u=torch.empty_like(state.u))
+        self.iteration = self.momentum = self.level = self.calm = self.refused = 0
+        self.patience, self.fade = PATIENCE, FIRST_FADE
+        self._known: tuple[State, float] | None = None
+        self._trial.links = link_factors(engine.chain, state.outputs)
+        # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
+        self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
+
+    @torch.no_grad()
+    def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
+        engine = self.engine
+        objective = self._objective_of(state)
+        self.iteration += 1
+        for refused, attempt in enumerate(self._attempts()):
+            steps, params = self._attempt(state, attempt)
+            found = replace(
+                state, params=params
+            )  # a feasible point is made of its parameters: it may take the place
+            engine.resynchronise(found)
+            reached_on_device, seen = engine.objective(found), look(found, steps)
+            reached = float(
+                reached_on_device
+            )  # only now: a GPU that is waited for has nothing to do meanwhile
+            if reached <= objective:
+                self._accept(state, params, attempt, refused > 0)
+                self._known = state, reached
+                return seen
+            self.refused += 1
+        engine.resynchronise(state)
+        return None
+
+    def _objective_of(self, state: State) -> float:
+        """The true objective, known of the state that the last iteration left: asking a GPU for it means waiting."""
+        if self._known is not None and self._known[0] is state:
+            return self._known[1]
+        return float(self.engine.objective(state))
+
+    def _attempts(self) -> Iterator[Attempt]:
+        """What is tried, in this order, until the objective does not rise."""
+        dropping = self.dropout > 0
+        yield Attempt(self.momentum, self.level, dropping)
+        if dropping:  # was it the dropped entries,
+            yield Attempt(self.momentum, self.level, dropping=False)
+        yield Attempt(3 * self.momentum // 4, self.level + 1, dropping)  # or the length of the step?
+        for raised in range(1, HIGHEST_RAISE + 1):
+            yield Attempt(0, self.level + raised, dropping=False)
+
+    def _attempt(self, state: State, attempt: Attempt) -> tuple[list[Step], list[Params]]:
+        """One sweep from the resynchronised, extrapolated point, and the parameters it leads to."""
+        engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
+        trial = self._trial
+        trial.params = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
+        trial.rho, trial.nu = scale * self.rho, scale * self.nu
+        trial.stiffness = min(stiffer, self._stiffest)
+        inputs = None
+        if self._drops is not None and attempt.dropping:
+            turn = 64 * self.iteration + attempt.level - LOWEST_LEVEL
+            inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn)
+        with engine.seeing(inputs, engine.options.damped(stiffer)):
+            engine.resynchronise(trial)
+            forces = None if isinstance(engine.penalty, NoPenalty) else engine.forces(trial)
+            steps = [step._replace(link=None) for step in engine.sweep(trial, forces)]  # the trial's links
+        return steps, trial.params
+
+    def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
+        pairs = zip(params, self.previous, strict=True)
+        moved = [{name: p[name].lerp(old[name], -beta) for name in p} for p, old in pairs]
+        penalty = self.engine.penalty
+        if penalty.quadratic is not None:
+            return moved
+        for block, block_params in zip(self.engine.chain, moved, strict=True):
+            for name in block.penalised:  # a constraint holds at the extrapolated point too
+                block_params[name] = penalty.prox(block_params[name], 0.0)
+        return moved
+
+    def _accept(self, state: State, params: list[Params], attempt: Attempt, refused: bool) -> None:
+        """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
+        for old, p, new in zip(self.previous, state.params, params, strict=True):
+            for name in p:  # handed on, not copied: the next attempt makes tensors of its own
+                old[name], p[name] = p[name], new[name]
+        state.rho, state.nu = self._trial.rho, self._trial.nu
+        self.momentum = attempt.momentum + 1
+        self.calm = 0 if refused else self.calm + 1
+        self.fade = self.fade / 2 if refused and not attempt.dropping else min(1.0, FADE_GROWTH * self.fade)
+        if attempt.level > self.level:
+            self.level += 1
+            self.patience = min(2 * self.patience, LONGEST_PATIENCE)
+        elif self.calm >= self.patience and self.level > LOWEST_LEVEL:
+            self.level, self.calm = self.level - 1, 0
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {
+            f"previous.{l}.{name}": p for l, block in enumerate(self.previous) for name, p in block.items()
+        }
+        return tensors, {name: getattr(self, name) for name in NUMBERS}
+
+    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        for l, block in enumerate(self.previous):
+            for name, p in block.items():
+                p.copy_(tensors[f"previous.{l}.{name}"])
+        for name in NUMBERS:
+            setattr(self, name, type(getattr(self, name))(meta[name]))
+        self._known = None

@@ -1,0 +1,239 @@
+"""What the theory promises, checked on the run (Section 4 of the paper, with the constants mended).
+
+Property 2 says: if ``rho > 2H``, the Lagrangian falls at every iteration, by at least C_2 times the squared steps.
+Here ``C_2`` is the smallest rate any update of that iteration promised: theta/2 and tau/2 (the paper's C_2 prints
+theta and tau, its Lemma 5 proves half), the curvature plus damping for exact solves, N nu/2 for b, and
+``C_1 = rho/2 - 2H^2/rho`` for z_L and u (:func:`dladmm.engine.sweep.last_layer_rate`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from dladmm.base.history import History
+from dladmm.engine.certificate_text import sentences
+from dladmm.engine.state import State
+from dladmm.engine.sweep import Engine
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A quantity of the last iterate as the run reported it, and as computed again from raw data."""
+
+    reported: float
+    recomputed: float
+
+    @property
+    def relative_difference(self) -> float:
+        scale = max(abs(self.reported), abs(self.recomputed), 1e-300)
+        return abs(self.reported - self.recomputed) / scale
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict on a run; ``str()`` says it in words, ``to_dict()`` for machines.
+
+    Attributes that end in ``_violations`` list the iterations (from 1) where a promise did not hold beyond
+    rounding. ``exempt`` lists iterations the theory says nothing about: the first, where the start did not obey
+    Lemma 2, and those at which rho changed. ``H_estimated`` says that H is no constant of the loss but an estimate
+    from the targets (:func:`dladmm.losses.estimated`): then what is claimed of the run is as good as the estimate.
+    """
+
+    H: float
+    rho: float
+    nu: float
+    covered: bool
+    continuous: bool
+    coercive: bool
+    iterations: int
+    exempt: tuple[int, ...]
+    descent_violations: tuple[int, ...]
+    sufficient_descent_violations: tuple[int, ...]
+    smallest_c2: float | None
+    largest_norm: float
+    lagrangian: Recomputed
+    primal_residual: Recomputed
+    dual_optimality: Recomputed
+    stationarity: Recomputed
+    subgradient_constant: float | None
+    c_k: float | None
+    k_c_k: float | None
+    agreement_tolerance: float
+    follows_forward: bool = False
+    accelerated: bool = False
+    baseline: str | None = None
+    H_estimated: bool = False
+
+    @property
+    def smallest_safe_rho(self) -> float:
+        """Convergence is guaranteed for every rho above this."""
+        return 2 * self.H
+
+    @property
+    def monotone(self) -> bool:
+        """Property 2, first half: the Lagrangian fell at every iteration it speaks of."""
+        return not self.descent_violations
+
+    @property
+    def sufficient_descent(self) -> bool:
+        """Property 2 whole: it fell by at least C_2 times the squared steps."""
+        return not self.sufficient_descent_violations
+
+    @property
+    def bounded(self) -> bool:
+        """Property 1, observed: no variable and no value left the finite numbers."""
+        return math.isfinite(self.largest_norm) and math.isfinite(self.lagrangian.recomputed)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the reported numbers of the last iterate equal those recomputed from raw data."""
+        scale = 1 + abs(self.lagrangian.recomputed) + self.largest_norm
+        return all(
+            value.relative_difference <= self.agreement_tolerance
+            or abs(value.reported - value.recomputed) <= self.agreement_tolerance * scale
+            for value in (self.lagrangian, self.primal_residual, self.dual_optimality, self.stationarity)
+        )
+
+    @property
+    def certified(self) -> bool:
+        """Covered by the theory, and everything it promises was seen."""
+        return self.covered and self.monotone and self.sufficient_descent and self.bounded and self.agrees
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("monotone", "sufficient_descent", "bounded", "agrees", "certified", "smallest_safe_rho")
+        plain: dict[str, Any] = _plain(asdict(self) | {name: getattr(self, name) for name in names})
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Certificate:
+        """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
+        later = {"baseline", "H_estimated"}  # files written before there were these lack them
+        known = {
+            name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
+        }
+        for name, value in known.items():
+            if isinstance(value, dict):
+                numbers = {key: math.nan if item is None else item for key, item in value.items()}
+                known[name] = Recomputed(**numbers)
+            elif isinstance(value, list):
+                known[name] = tuple(value)
+        return cls(**known)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def __str__(self) -> str:
+        return "\n".join(sentences(self))
+
+
+def certify(
+    engine: Engine,
+    state: State,
+    history: History,
+    start: float,
+    exempt: Sequence[int],
+    accelerated: bool = False,
+    baseline: str | None = None,
+) -> Certificate:
+    """Check the run against the theory; ``start`` is the Lagrangian before the first iteration.
+
+    An accelerated run is at a feasible point after every iteration, where the Lagrangian is the true objective: then
+    descent is the safeguard's promise, without a rate. Of a ``baseline`` it says what was seen and claims nothing.
+    """
+    H = engine.risk.H
+    lagrangian = [start, *(_number(v) for v in history["lagrangian"])]
+    promised = [_number(c) * _number(s) for c, s in zip(history["c2"], history["squared_steps"], strict=True)]
+    promised = [0.0] * len(promised) if accelerated else promised
+    follows_forward = engine.chain.follows_forward
+    covered = (
+        all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho))
+        and not follows_forward
+        and not accelerated
+        and baseline is None
+    )
+    slack = rounding_slack(state.outputs[-1].dtype)
+    rises, shortfalls = [], []
+    for k in range(1, len(lagrangian)):
+        fall = lagrangian[k - 1] - lagrangian[k]
+        allowed = slack * (abs(lagrangian[k - 1]) + abs(lagrangian[k]))
+        if k in exempt:
+            continue
+        if not fall >= -allowed:
+            rises.append(k)
+        if not fall >= promised[k - 1] - allowed:
+            shortfalls.append(k)
+    raw = engine.raw_predictions(state)
+    energy = engine.energy(state, raw)
+    steps = [_number(s) for s in history["squared_steps"]]
+    c_k = min(steps, default=None)
+    return Certificate(
+        H=H,
+        rho=state.rho,
+        nu=state.nu,
+        covered=covered,
+        continuous=engine.chain.continuous,
+        coercive=engine.penalty.coercive,
+        iterations=history.n_iter,
+        exempt=tuple(exempt),
+        descent_violations=tuple(rises),
+        sufficient_descent_violations=tuple(shortfalls),
+        smallest_c2=min((_number(c) for c in history["c2"]), default=None),
+        largest_norm=_largest_norm(engine, state),
+        lagrangian=Recomputed(_number(history.last("lagrangian"), start), float(energy.lagrangian)),
+        primal_residual=_recomputed_root(history, "primal_residual", energy.residual_squared),
+        dual_optimality=_recomputed_root(history, "dual_optimality", engine.dual_optimality(state)),
+        stationarity=_recomputed_root(history, "stationarity", engine.stationarity(state, raw)),
+        subgradient_constant=_subgradient_constant(history),
+        c_k=c_k,
+        k_c_k=None if c_k is None else c_k * history.n_iter,
+        agreement_tolerance=1e-6 if state.u.dtype == torch.float64 else 1e-2,
+        follows_forward=follows_forward,
+        accelerated=accelerated,
+        baseline=baseline,
+        H_estimated=bool(getattr(engine.risk.loss, "H_estimated", False)),
+    )
+
+
+def rounding_slack(dtype: torch.dtype) -> float:
+    """Relative change of the Lagrangian that rounding alone can make in one iteration."""
+    return 200 * torch.finfo(dtype).eps
+
+
+def _recomputed_root(history: History, column: str, squared: torch.Tensor) -> Recomputed:
+    recomputed = math.sqrt(float(squared)) if float(squared) >= 0 else math.nan
+    return Recomputed(_number(history.last(column), recomputed), recomputed)
+
+
+def _subgradient_constant(history: History) -> float | None:
+    """Largest ``||g|| / sqrt(sum of squared steps)`` seen: the constant C of Property 3, as observed."""
+    pairs = zip(history["stationarity"], history["squared_steps"], strict=True)
+    ratios = [_number(g) / math.sqrt(_number(s)) for g, s in pairs if g is not None and _number(s) > 0]
+    return max(ratios, default=None)
+
+
+def _largest_norm(engine: Engine, state: State) -> float:
+    tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
+    own = max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
+    if engine.comm.alone:
+        return own
+    return float(engine.comm.largest(torch.full((), own, dtype=torch.float64, device=state.u.device))[0])
+
+
+def _number(value: float | int | None, default: float = math.nan) -> float:
+    return default if value is None else float(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

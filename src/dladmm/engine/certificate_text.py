@@ -1,0 +1,139 @@
+"""The certificate in words: what can be promised before training, and what was seen after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dladmm.engine.certificate import Certificate
+
+
+def guarantee(
+    rho: float,
+    H: float,
+    follows_forward: bool = False,
+    accelerated: bool = False,
+    baseline: str | None = None,
+) -> str:
+    """What can be promised before training, in words: Theorem 1 of the paper, or why it does not speak of the run."""
+    if baseline is not None:
+        return f"A baseline ({baseline}): the theory of dlADMM does not speak of it, and nothing is promised."
+    if accelerated:
+        return "Accelerated: the true training objective never rises (safeguard); the paper's theorems are not claimed."
+    if follows_forward:
+        return (
+            f"H = {H:g} and rho = {rho:g}, but some rows of the variables follow the forward pass (rows='train'): the "
+            "theory does not cover that; rows='all' with rho above "
+            f"{2 * H:g} is covered."
+        )
+    if rho > 2 * H:
+        return f"H = {H:g} and rho = {rho:g} > 2H = {2 * H:g}: descent is guaranteed at every iteration (Theorem 1)."
+    return (
+        f"H = {H:g} and rho = {rho:g} <= 2H: convergence is not guaranteed; the smallest safe rho is "
+        f"anything above {2 * H:g}."
+    )
+
+
+def sentences(c: Certificate) -> list[str]:
+    """The certificate in words, one line a statement: Properties 1 to 3, Theorems 2 and 3 of the paper."""
+    if c.baseline is not None:
+        return _of_baseline(c)
+    if c.accelerated:
+        return _safeguarded(c)
+    checked = c.iterations - len(c.exempt)
+    lines = [
+        f"Certified: everything the theory promises was seen in {c.iterations} iterations."
+        if c.certified
+        else "Not certified: " + _why_not(c),
+        "  " + guarantee(c.rho, c.H, c.follows_forward),
+        *_of_estimate(c),
+        f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
+        + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
+        f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
+        f"iterations, by at least C2 times the squared steps in "
+        f"{checked - len(c.sufficient_descent_violations)} (smallest C2 {_shown(c.smallest_c2)}).",
+    ]
+    if c.exempt:
+        lines.append(
+            f"  Outside the theory: iteration {', '.join(map(str, c.exempt))} (start without Lemma 2, or rho changed)."
+        )
+    lines += [
+        f"  Property 3 (stationarity): dist(0, dL) = {c.stationarity.recomputed:.3g}; "
+        f"primal residual {c.primal_residual.recomputed:.3g}; Lemma 2 residual {c.dual_optimality.recomputed:.3g}.",
+        f"  Theorem 3: c_k = {_shown(c.c_k)} after k = {c.iterations} iterations, k c_k = {_shown(c.k_c_k)}.",
+        _limit_points(c),
+        f"  Recomputed from raw data: Lagrangian {c.lagrangian.recomputed:.6g} (reported "
+        f"{c.lagrangian.reported:.6g}); {'all residuals agree' if c.agrees else 'the residuals do NOT agree'}.",
+    ]
+    return lines
+
+
+def _safeguarded(c: Certificate) -> list[str]:
+    """An accelerated run: what the safeguard promised and what was seen."""
+    fell = c.iterations - len(c.descent_violations)
+    head = "Safeguarded" if c.monotone and c.bounded and c.agrees else "NOT safeguarded"
+    return [
+        f"{head}: the true training objective did not rise in {fell} of {c.iterations} iterations.",
+        "  " + guarantee(c.rho, c.H, accelerated=True),
+        *_of_estimate(c),
+        *_seen_of_objective(c),
+    ]
+
+
+def _of_baseline(c: Certificate) -> list[str]:
+    """A run of another method: what was seen, and no promise."""
+    fell = c.iterations - len(c.descent_violations)
+    return [
+        guarantee(c.rho, c.H, baseline=c.baseline),
+        f"  Its objective did not rise in {fell} of {c.iterations} iterations.",
+        *_seen_of_objective(c),
+    ]
+
+
+def _seen_of_objective(c: Certificate) -> list[str]:
+    agree = "agrees" if c.agrees else "does NOT agree"
+    return [
+        f"  Largest entry of any variable {c.largest_norm:.3g}.",
+        f"  Recomputed from raw data: objective {c.lagrangian.recomputed:.6g} (reported {c.lagrangian.reported:.6g}), "
+        f"which {agree}.",
+    ]
+
+
+def _of_estimate(c: Certificate) -> list[str]:
+    """H of a loss of the user's that was not given."""
+    if not c.H_estimated:
+        return []
+    return [
+        f"  H = {c.H:.4g} was estimated as twice the largest curvature seen; what is said here is as good as that."
+    ]
+
+
+def _limit_points(c: Certificate) -> str:
+    """Theorem 2: what is claimed of limit points."""
+    if c.follows_forward:
+        return "  Nothing is claimed of limit points: some rows are no variables of the problem."
+    if c.continuous:
+        where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
+        return f"  Limit points {where} critical points (Theorem 2)."
+    return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
+
+
+def _why_not(c: Certificate) -> str:
+    reasons = []
+    if c.follows_forward:
+        reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
+    elif not c.covered:
+        reasons.append("rho is not above 2H")
+    if not c.monotone:
+        reasons.append(f"the Lagrangian rose in {len(c.descent_violations)} iterations")
+    elif not c.sufficient_descent:
+        reasons.append(f"the descent fell short in {len(c.sufficient_descent_violations)} iterations")
+    if not c.bounded:
+        reasons.append("a variable is not finite")
+    if not c.agrees:
+        reasons.append("reported and recomputed residuals differ")
+    return "; ".join(reasons) + "."
+
+
+def _shown(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.3g}"

@@ -1,0 +1,324 @@
+"""What a run's tensors will take at their peak, known before it begins, and how many rows fit a limit.
+
+Counted is what the run makes, above X and y as they were given. Of N rows it holds, for every link of the chain, the
+variable and its prediction (accelerated mode: those of the trial and the variable of the last accepted point), u and
+the targets. Beside them there are matrices with the size of the parameters, Gram matrices in float64, and what an
+update works with: buffers and temporaries of as many rows as are worked on at once. Only the last shrink when
+``max_memory`` asks for it. docs/memory.md has the formula in words.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError
+from dladmm.blocks import Affine, Elementwise
+from dladmm.compute.chunks import memmap_of
+from dladmm.compute.passes import CACHED, WHOLE
+from dladmm.network.chain import Chain
+from dladmm.regularizers import NoPenalty, Regularizer
+
+if TYPE_CHECKING:
+    from dladmm.engine.options import TrainOptions
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+PROX_BYTES = 75
+"""What solving for one entry of z_L takes on the way, in float64 (:func:`dladmm.losses.softmax_prox.softmax_prox`)."""
+
+DROP_BYTES = 32
+"""What deciding about one entry of X takes on the way (:mod:`dladmm.network.dropping`)."""
+
+CHUNK = 1 << 21
+"""Entries of a chunk on the CPU at most: larger ones are no faster, and leave larger holes in the process's memory."""
+
+MAPPED_CHUNKS = 8
+"""A file is read in at least so many chunks, however much memory is allowed."""
+
+MARGIN = 0.97
+"""The part of a limit that is planned with: the estimate is not exact."""
+
+FEWEST_ROWS = 16
+"""Fewer rows at once save nothing any more."""
+
+
+def bytes_of(limit: int | str) -> int:
+    """A number of bytes, or text as ``"2GB"``, ``"500 MB"`` (powers of 1000) or ``"2GiB"`` (of 1024)."""
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+        return limit
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B?\s*", str(limit), re.IGNORECASE)
+    if isinstance(limit, str) and found is not None and float(found[1]) > 0:
+        unit = UNITS[found[2].upper()]
+        if found[3]:
+            unit = 1024 ** (list(UNITS).index(found[2].upper()))
+        return int(float(found[1]) * unit)
+    raise InputError(f"max_memory must be a number of bytes above 0 or text as '2GB', got {limit!r}.")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What decides how much memory a run takes; ``peak`` is the estimate in bytes.
+
+    ``cast`` says that X has to be copied into the run's dtype or onto its device, ``stored`` are the bytes of an
+    entry of X as given. ``at_once`` rows are worked on at a time, None all; then X is copied nowhere.
+    """
+
+    chain: Chain
+    n_rows: int
+    options: TrainOptions
+    penalty: Regularizer
+    dtype: torch.dtype = torch.float32
+    n_validation: int = 0
+    counts: bool = False
+    cast: bool = False
+    stored: int = 4
+    on_gpu: bool = False
+    at_once: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether this is a chain whose needs are known: linear layers and activations."""
+        return all(isinstance(block, Affine | Elementwise) for block in self.chain)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that the run's tensors take at one time."""
+        sweep = self._sweep + (self._forces if self._accelerated else 0)
+        during = max(sweep, self._evaluation, self._stationarity) + self._grams
+        return self._held + max(during, self._certificate, self._dropping)
+
+    @property
+    def least(self) -> int:
+        """What it takes when as few rows are worked on at once as makes sense."""
+        return replace(self, at_once=min(FEWEST_ROWS, self.n_rows)).peak
+
+    def rows_within(self, limit: int) -> int:
+        """How many rows can be worked on at once in ``limit`` bytes; an error says what is needed at least."""
+        if self.least > MARGIN * limit:
+            least = self.least / MARGIN / 1e6
+            raise InputError(
+                f"max_memory is {limit / 1e6:,.4g} MB, but this run needs about {least:,.4g} MB at least: "
+                f"the variables of {self.n_rows:,} rows stay in memory. Allow more, or take fewer rows, a narrower "
+                "network or dtype='float32'."
+            )
+        low, high = min(FEWEST_ROWS, self.n_rows), self.n_rows
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = replace(self, at_once=middle).peak <= MARGIN * limit
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    @property
+    def most_rows(self) -> int:
+        """More rows at once are no faster."""
+        widest = max(self._n_in, *self._widths)
+        return max(FEWEST_ROWS, (WHOLE if self.on_gpu else CHUNK) // widest)
+
+    # What is held all the time ---------------------------------------------------------------------------------
+
+    @cached_property
+    def _affine(self) -> list[Affine]:
+        return [block for block in self.chain if isinstance(block, Affine)]
+
+    @cached_property
+    def _widths(self) -> list[int]:
+        """The width of every link's variable."""
+        found: list[int] = []
+        for block in self.chain:
+            found.append(block.n_out if isinstance(block, Affine) else found[-1] if found else self._n_in)
+        return found
+
+    @property
+    def _n_in(self) -> int:
+        return self._affine[0].n_in
+
+    @property
+    def _size(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def _rows(self) -> int:
+        """Rows worked on at once."""
+        return self.n_rows if self.at_once is None else min(self.at_once, self.n_rows)
+
+    @property
+    def _accelerated(self) -> bool:
+        return self.options.mode == "accelerated"
+
+    @property
+    def _parameters(self) -> int:
+        return sum((block.n_in + block.bias) * block.n_out for block in self._affine)
+
+    @property
+    def _outputs(self) -> int:
+        return self._widths[-1]
+
+    @property
+    def _held(self) -> int:
+        """Inputs, variables, predictions, u, targets, parameters, and the buffers of the updates."""
+        o, N, size = self.options, self.n_rows, self._size
+        links = (3 if self._accelerated else 2) * sum(self._widths)
+        ends = (3 if self._accelerated else 2) * self._outputs + self.counts
+        copies = 0
+        if self.at_once is None:
+            copies = int(self.cast or o.scale_inputs) + int(o.dropout > 0)
+            held_out = self.n_validation * self._n_in * int(self.cast or o.scale_inputs)
+        else:
+            held_out = 0
+        entries = N * (links + ends + copies * self._n_in) + held_out + self.n_validation * self._outputs
+        entries += (4 if self._accelerated else 2) * self._parameters
+        entries += self._buffers
+        return entries * size + (8 * N if o.dropout > 0 else 0)
+
+    @property
+    def _buffers(self) -> int:
+        """Entries of the scratch: gap, moved, gradient, move."""
+        solver, affine = self.options.subproblems, self._affine
+        later = affine[1:]
+        moved = [block.n_out for block in (later if self._turns_on_gram else affine)]
+        inputs = {block.n_in for block in later} if len(affine) > 1 else set()
+        widths = [{block.n_out for block in affine}, set(moved), inputs]
+        widths += [inputs] if solver.a_solver == "exact" else []
+        return self._rows * sum(map(sum, widths))
+
+    @property
+    def _turns_on_gram(self) -> bool:
+        return self.penalty.quadratic is not None and self.n_rows >= 4 * self._n_in
+
+    @property
+    def _exact_w(self) -> bool:
+        return self.options.subproblems.w_solver == "exact"
+
+    @property
+    def _grams(self) -> int:
+        """Gram matrices and factors in float64, inverses of the updates of a."""
+        kept = self._affine if self._exact_w else self._affine[: int(self._turns_on_gram)]
+        squares = sum((2 if self._exact_w else 1) * 8 * block.n_in**2 for block in kept)
+        if self.options.subproblems.a_solver == "exact":
+            squares += sum(self._size * min(b.n_in, b.n_out) ** 2 for b in self._affine[1:])
+        return squares
+
+    # What comes and goes ---------------------------------------------------------------------------------------
+
+    @property
+    def _forces(self) -> int:
+        """Accelerated mode with a penalty: the gradient of R in every link."""
+        if isinstance(self.penalty, NoPenalty):
+            return 0
+        return self.n_rows * sum(self._widths) * self._size
+
+    @property
+    def _inputs(self) -> int:
+        """A chunk of the inputs: read, cast, scaled, dropped."""
+        if self.at_once is None:
+            return 0
+        o, size = self.options, self._size
+        entry = self.stored + (size if self.stored != size else 0) + 2 * size * o.scale_inputs
+        return self._rows * self._n_in * (entry + size * (o.dropout > 0)) + self._dropping
+
+    @property
+    def _dropping(self) -> int:
+        """Deciding which entries are dropped: numbers of 64 bits, of one part of a pass."""
+        return DROP_BYTES * min(self._rows * self._n_in, self._part) if self.options.dropout > 0 else 0
+
+    @property
+    def _pass(self) -> int:
+        """Temporaries of the update of a z_l, a pass over all rows that works part by part."""
+        return 4 * min(self.n_rows * max(self._widths), self._part) * self._size
+
+    @property
+    def _part(self) -> int:
+        """Entries of a part of a pass (:mod:`dladmm.compute.passes`)."""
+        return WHOLE if self.on_gpu else CACHED
+
+    @property
+    def _sweep(self) -> int:
+        size, rows, K = self._size, self._rows, self._outputs
+        prox = self.n_rows * K * 3 * size + rows * K * PROX_BYTES
+        square = max(8 * 2 * b.n_in**2 for b in self._affine) if self._exact_w else 0
+        matrix = max(8 * 4 * b.n_in * b.n_out for b in self._affine)
+        counted = rows * max(b.n_in for b in self._affine) * size if self.counts else 0
+        w = max(square, matrix, self._inputs + counted)
+        a = 0
+        if self.options.subproblems.a_solver == "exact" and len(self._affine) > 1:
+            later = self._affine[1:]
+            a = max(8 * 4 * min(b.n_in, b.n_out) ** 2 for b in later)
+            a = max([a, *(2 * rows * b.n_out * size for b in later if b.n_out < b.n_in)])
+        return max(prox, w, a + 8 * 6 * rows, self._pass)
+
+    @property
+    def _forward(self) -> int:
+        """Bytes of a forward pass that keeps two layers."""
+        pairs = [0, *self._widths]
+        widest = max(a + b for a, b in zip(pairs, self._widths, strict=False))
+        rows = self._rows if self.at_once is not None else max(self._rows, self.n_validation)
+        return rows * widest * self._size + self._inputs
+
+    @property
+    def _evaluation(self) -> int:
+        return self._forward + 2 * self.n_rows * self._outputs * (self._size + 8)
+
+    @property
+    def _stationarity(self) -> int:
+        rows, size, K = self._rows, self._size, self._outputs
+        widest = max(
+            [max(2 * b.n_out, b.n_out + b.n_in, 2 * b.n_in) for b in self._affine[1:]]
+            + [self._affine[0].n_out]
+        )
+        working = max(rows * widest, 9 * min(rows * max(self._widths), self._part)) * size
+        return working + 3 * self.n_rows * K * size + self._inputs
+
+    @property
+    def _certificate(self) -> int:
+        """The stationarity once more, with all predictions recomputed, when the run is over."""
+        if self.at_once is None:
+            return self._stationarity + self.n_rows * sum(self._widths) * self._size
+        widths = [self._n_in, *self._widths]
+        both = max(a + b for a, b in zip(widths, self._widths, strict=False))
+        return self._stationarity + self._rows * both * self._size
+
+
+def needs_of(
+    chain: Chain,
+    X: Any,
+    options: TrainOptions,
+    penalty: Regularizer | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    n_validation: int = 0,
+    counts: bool = False,
+) -> Needs:
+    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
+    X = X if isinstance(X, Tensor) else np.asanyarray(X)
+    n_rows = len(X) if X.ndim else 0
+    at = "cpu" if device is None else device.type
+    lies = X.device.type if isinstance(X, Tensor) else "cpu"
+    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
+    penalty = NoPenalty() if penalty is None else penalty
+    stored = X.dtype.itemsize
+    return Needs(
+        chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored, on_gpu=at == "cuda"
+    )
+
+
+def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:
+    """How many rows to work on at once within ``limit`` bytes; None where all fit, and X is in memory."""
+    if method is not None:
+        raise InputError("max_memory is a setting of dlADMM; leave it out beside method.")
+    if not needs.known or not isinstance(needs.chain.blocks[0], Affine):
+        raise InputError("max_memory needs a network of linear layers and known activations only.")
+    mapped = memmap_of(X) is not None
+    if needs.n_rows == 0:  # the check of X says what is wrong
+        return None
+    if not mapped and needs.peak <= MARGIN * limit:
+        return None
+    rows = min(needs.rows_within(limit), needs.most_rows)
+    return min(rows, max(FEWEST_ROWS, -(-needs.n_rows // MAPPED_CHUNKS))) if mapped else rows

@@ -1,0 +1,189 @@
+"""Everything a run can be told, checked before any work is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from dladmm.base.errors import InputError
+from dladmm.base.settings import plain
+from dladmm.compute.precision import Precision
+from dladmm.engine.memory import bytes_of
+from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
+from dladmm.solvers.subproblems import SubproblemOptions
+
+ACCELERATED_PENALTY = 0.3
+"""lambda of accelerated mode's own penalty (lambda/2)||W||^2, for scaled inputs and a summed loss."""
+
+ENOUGH_LABELS = 60
+"""With fewer labelled rows the loss is a smaller sum, and the penalty shrinks with it: it would drown four labels."""
+
+LARGEST_WEIGHT = 1e15
+"""Of rho and nu, and one over it the smallest: their ratio is still a float32."""
+
+Start = Literal["feasible", "paper"]
+RhoRule = Literal["authors"]
+Mode = Literal["convergent", "accelerated"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Settings of one run of the convergent algorithm.
+
+    ``mode``
+        ``"convergent"`` is the paper's algorithm; ``"accelerated"`` resynchronises and extrapolates under a safeguard
+        (:mod:`dladmm.engine.accelerated`).
+    ``rho``
+        Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``, and ``H/5`` in
+        accelerated mode.
+    ``nu``
+        Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1); ``None`` is 1, and ``rho/10`` in
+        accelerated mode.
+    ``max_iter``, ``eps_abs``, ``eps_rel``
+        Stop after ``max_iter`` iterations, or when primal residual and stationarity are below
+        ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3; in accelerated mode also when
+        ten iterations together lower the objective by less than ``eps_rel`` of it.
+    ``dropout``
+        Accelerated mode: the share of the entries of X that each sweep does not see (0.2 for samples, 0
+        for graphs).
+    ``scale_inputs``
+        Train on inputs brought to a common scale (:mod:`dladmm.network.scaling`); the trained network takes X as it is.
+    ``init_scale``, ``init_std``
+        Initial W: He's deviation times ``init_scale``, b zero; or W and b normal with deviation ``init_std``.
+    ``start``
+        ``"feasible"``: z and a from the forward pass, u = -grad R. ``"paper"``: z_L at +1/-1 and u = 0.
+    ``rho_rule``
+        ``"authors"``: rho and both backtracking starts times 10 when the training loss has risen three times
+        running, rho at most 0.1, as in the authors' published code. ``None``: rho stays.
+    ``diagnostics_every``
+        Iterations between evaluations of the network and of the stationarity, which cost products of their own;
+        ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
+    ``compile``
+        On a GPU: elementwise work compiled into single kernels, and the launches of a quadratic iteration recorded and
+        replayed. It pays in long runs; the first iterations take seconds.
+    ``precision``
+        ``"tf32"``: on a GPU, large float32 products round their factors to TF32. ``"bfloat16"``: products that give a
+        direction to go round theirs to bfloat16, the others on a GPU to TF32. Gram matrices stay in float32.
+    ``max_memory``
+        Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Where all rows at once would
+        take more, they are worked on in chunks, X is read where it lies (a numpy memmap may be larger than memory), and
+        the results are the same to rounding (docs/memory.md). For MLPs.
+    """
+
+    mode: Mode = "convergent"
+    rho: float | None = None
+    nu: float | None = None
+    subproblems: SubproblemOptions = field(default_factory=SubproblemOptions)
+    max_iter: int = 200
+    eps_abs: float = 1e-6
+    eps_rel: float = 1e-4
+    dropout: float = 0.0
+    scale_inputs: bool = False
+    init_scale: float = 0.2
+    init_std: float | None = None
+    start: Start = "feasible"
+    rho_rule: RhoRule | None = None
+    diagnostics_every: int | None = None
+    compile: bool = False
+    precision: Precision = "float32"
+    max_memory: int | str | None = None
+
+    def starting_rho(self, H: float) -> float:
+        """rho itself, or the default for a loss with this Lipschitz constant."""
+        if self.rho is not None:
+            return self.rho
+        return 3 * H if self.mode == "convergent" else H / 5
+
+    def starting_nu(self, rho: float) -> float:
+        """nu itself, or the default beside this rho."""
+        if self.nu is not None:
+            return self.nu
+        return 1.0 if self.mode == "convergent" else rho / 10
+
+    def penalty(
+        self, spec: str | dict[str, Any] | Regularizer | None, labelled: float = ENOUGH_LABELS
+    ) -> Regularizer:
+        """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own for so many labelled rows."""
+        if isinstance(spec, str) and spec == "auto":
+            share = min(1.0, labelled / ENOUGH_LABELS)
+            return NoPenalty() if self.mode == "convergent" else L2(share * ACCELERATED_PENALTY)
+        return get_regularizer(spec)
+
+    def __post_init__(self) -> None:
+        for name in ("rho", "nu", "init_std"):
+            plain(self, name, float, "a positive finite number", lambda v: v > 0, optional=True)
+        for name in ("rho", "nu"):
+            value = getattr(self, name)
+            if value is not None and not 1 / LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
+                raise InputError(
+                    f"{name} must lie between {1 / LARGEST_WEIGHT:g} and {LARGEST_WEIGHT:g}, got {value!r}: beyond, "
+                    "its products with the variables leave the numbers."
+                )
+        for name in ("eps_abs", "eps_rel", "init_scale"):
+            plain(self, name, float, "a finite number >= 0", lambda v: v >= 0)
+        plain(self, "max_iter", int, "a whole number >= 1", lambda v: v >= 1)
+        plain(self, "diagnostics_every", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
+        plain(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+        for name in ("scale_inputs", "compile"):
+            plain(self, name, bool, "True or False")
+        if self.max_memory is not None:
+            bytes_of(self.max_memory)
+        if self.precision not in get_args(Precision):
+            raise InputError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}.")
+        if self.mode not in get_args(Mode):
+            raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
+        if self.mode == "accelerated" and (self.start != "feasible" or self.rho_rule is not None):
+            raise InputError(
+                "mode='accelerated' starts feasible and sets rho itself: leave start and rho_rule out."
+            )
+        for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
+            if self.mode == "convergent" and used:
+                raise InputError(f"{name} is a setting of mode='accelerated'.")
+        if self.start not in get_args(Start):
+            raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
+        if self.rho_rule not in (None, *get_args(RhoRule)):
+            raise InputError(f"rho_rule must be None or one of {get_args(RhoRule)}, got {self.rho_rule!r}.")
+
+
+PAPER = TrainOptions(
+    rho=1e-6,
+    nu=1e-6,
+    subproblems=SubproblemOptions(w_solver="quadratic", a_solver="quadratic", alpha0=1.0, t0=1.0, growth=2.0),
+    init_std=0.1,
+    start="paper",
+    rho_rule="authors",
+)
+"""The settings of the paper's MLP experiment, with what its published code adds."""
+
+ACCELERATED = TrainOptions(
+    mode="accelerated",
+    subproblems=SubproblemOptions(damping=1.0, last_damping=0.5, map_damping=2.0, ramps=True),
+    dropout=0.2,
+    scale_inputs=True,
+    init_scale=0.41,
+)
+"""Where accelerated mode starts from; single settings can be changed as always."""
+
+PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}
+
+
+def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
+    """A preset with single settings changed; names of :class:`SubproblemOptions` are understood too."""
+    if preset not in PRESETS:
+        raise InputError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}.")
+    accelerated = preset == "default" and changes.get("mode") == "accelerated"
+    base = ACCELERATED if accelerated else PRESETS[preset]
+    inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}
+    subproblems = changes.pop("subproblems", base.subproblems)
+    if not isinstance(subproblems, SubproblemOptions):
+        raise InputError(f"subproblems must be SubproblemOptions, got {subproblems!r}.")
+    unknown = sorted(set(changes) - set(TrainOptions.__dataclass_fields__))
+    if unknown:
+        known = sorted({*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__})
+        raise InputError(f"unknown option {', '.join(unknown)}; known are {', '.join(known)}.")
+    return replace(base, subproblems=replace(subproblems, **inner), **changes)
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    """The settings that are not None, which leave the mode's defaults alone."""
+    return {name: value for name, value in settings.items() if value is not None}

@@ -1,0 +1,204 @@
+""":class:`GCNClassifier`: a graph convolutional network on the labelled nodes of a graph, trained by dlADMM."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from dladmm.api.graph_problem import Rows
+from dladmm.api.train_graph import train_graph
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.status import Status
+from dladmm.callbacks import Callback
+from dladmm.compute.sparse import csr_tensor
+from dladmm.datasets import GraphData
+from dladmm.engine.options import Mode, given
+from dladmm.estimators.common import classes_of, finite_output, progress, widths
+from dladmm.estimators.saving import Saved
+from dladmm.losses import Loss, get_loss
+from dladmm.network.graph import check_mask, check_node_features
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+
+Array = NDArray[Any]
+
+
+class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Graph convolutional network (Problem 6 of the paper), semi-supervised: some nodes of one graph have labels.
+
+    ``fit`` takes a PyG ``Data``, a :class:`~dladmm.datasets.GraphData`, or arrays. ``rho`` and ``mu`` weigh the hard
+    and the relaxed constraints (None: the mode's default), ``rows`` is ``"all"`` (the paper's problem) or ``"train"``.
+    ``mode`` and ``regularizer`` are those of :class:`~dladmm.MLPClassifier`; features need no scaling.
+    Attributes after ``fit`` are those of :class:`~dladmm.MLPClassifier`; ``module_(x, edge_index)`` gives logits.
+
+    >>> from dladmm import datasets
+    >>> karate = datasets.load("karate")
+    >>> gcn = GCNClassifier((16,), max_iter=50, random_state=0).fit(karate)
+    >>> gcn.predict(karate).shape
+    (34,)
+    """
+
+    classes_: Array
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] | int = (128,),
+        activation: Any = "relu",
+        *,
+        loss: Any = None,
+        mode: Mode = "accelerated",
+        rho: float | None = None,
+        mu: float | None = None,
+        rows: Rows = "all",
+        regularizer: Any = "auto",
+        w_solver: str = "exact",
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: Any = None,
+        device: str = "auto",
+        dtype: str = "float32",
+        callbacks: Sequence[Callback] = (),
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.loss = loss
+        self.mode = mode
+        self.rho = rho
+        self.mu = mu
+        self.rows = rows
+        self.regularizer = regularizer
+        self.w_solver = w_solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.device = device
+        self.dtype = dtype
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def fit(
+        self, X: Any, y: Any = None, *, edge_index: Any = None, train_mask: Any = None, val_mask: Any = None
+    ) -> Self:
+        """Train on the nodes of ``train_mask``; ``val_mask``, where given, adds its columns to ``history_``."""
+        x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
+        n_nodes = len(labels)
+        chosen = check_mask(mask, n_nodes, "train_mask").numpy()
+        seen = chosen if val is None else chosen | check_mask(val, n_nodes, "val_mask").numpy()
+        self.classes_ = classes_of(labels[seen])
+        encoded = np.searchsorted(self.classes_, np.where(seen, labels, self.classes_[0]))
+        loss = get_loss("cross_entropy" if self.loss is None else self.loss)
+        if loss.kind != "classification":
+            raise InputError(f"loss must be one of classification, got {loss.name!r}.")
+        with warnings.catch_warnings():
+            if self.rho is not None:
+                warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
+            result = train_graph(
+                x,
+                edges,
+                encoded,
+                mask,
+                hidden=widths(self.hidden_layer_sizes),
+                activation=self.activation,
+                rows=self.rows,
+                loss=loss,
+                regularizer=self.regularizer,
+                validation=val,
+                n_classes=len(self.classes_),
+                mode=self.mode,
+                **given(rho=self.rho, nu=self.mu),
+                w_solver=self.w_solver,
+                max_iter=self.max_iter,
+                eps_rel=self.tol,
+                random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),
+                device=self.device,
+                dtype=self.dtype,
+                callbacks=[*progress(self), *self.callbacks],
+            )
+        self._remember(result, loss)
+        if result.status is Status.MAX_ITER:
+            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
+            warnings.warn(message, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _remember(self, result: Result, loss: Loss) -> None:
+        self.module_: nn.Module = result.module
+        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
+        self.state_, self.n_iter_ = result.state, result.history.n_iter
+        self.coefs_ = [
+            W.detach().cpu().numpy().T.copy() for W in result.module.parameters()
+        ]  # for X as it came
+        self.n_features_in_ = self.coefs_[0].shape[0]
+        self._loss = loss
+
+    def predict(self, X: Any, *, edge_index: Any = None) -> Array:
+        """The most likely class of every node, of the graph trained on or of another with the same features."""
+        output = self._output(X, edge_index)
+        return np.asarray(self.classes_[self._loss.decision(output).numpy()])
+
+    def predict_proba(self, X: Any, *, edge_index: Any = None) -> Array:
+        """Class probabilities of every node, columns in the order of ``classes_``."""
+        output = self._output(X, edge_index)
+        return self._loss.probabilities(output.double()).numpy()
+
+    def score(self, X: Any, y: Any = None, *, edge_index: Any = None, mask: Any = "test") -> float:
+        """Accuracy on the nodes of ``mask``: ``"train"``, ``"val"``, ``"test"`` (of a graph object) or a mask."""
+        if isinstance(mask, str):
+            if mask not in ("train", "val", "test"):
+                raise InputError(f"mask must be 'train', 'val', 'test' or a mask, got {mask!r}.")
+            name, mask = f"{mask}_mask", getattr(X, f"{mask}_mask", None)
+            if mask is None:
+                raise InputError(f"the graph has no {name}; give mask= as a boolean array over its nodes.")
+        labels = np.asarray(X.y if y is None else y)
+        chosen = check_mask(mask, len(labels), "mask").numpy()
+        return float((self.predict(X, edge_index=edge_index)[chosen] == labels[chosen]).mean())
+
+    @torch.no_grad()
+    def _output(self, X: Any, edge_index: Any) -> Tensor:
+        check_is_fitted(self)
+        x, edges = (X.x, X.edge_index) if edge_index is None and hasattr(X, "edge_index") else (X, edge_index)
+        if edges is None:
+            raise InputError("edge_index is missing: give a graph object, or x with edge_index.")
+        weight = next(self.module_.parameters())
+        features = check_node_features(x, weight.dtype)
+        if features.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {features.shape[1]} features, but GCNClassifier is expecting {self.n_features_in_}."
+            )
+        dense = isinstance(features, np.ndarray)
+        tensor = torch.from_numpy(features) if dense else csr_tensor(features, weight.dtype, weight.device)
+        output: Tensor = self.module_(tensor.to(weight.device), torch.as_tensor(np.asarray(edges))).cpu()
+        return finite_output(output)
+
+
+def _unpack(
+    X: Any, y: Any, edge_index: Any, train_mask: Any, val_mask: Any
+) -> tuple[Any, Any, Array, Any, Any]:
+    """Features, edges, labels and masks of a graph object or of arrays."""
+    if isinstance(X, GraphData) or (hasattr(X, "edge_index") and hasattr(X, "x")):
+        if edge_index is not None or y is not None:
+            raise InputError(
+                "edge_index and y are part of the graph already; give a graph or arrays, not both."
+            )
+        train_mask = getattr(X, "train_mask", None) if train_mask is None else train_mask
+        X, edge_index, y = X.x, X.edge_index, X.y
+    if edge_index is None or y is None:
+        raise InputError("fit needs a graph object, or X with y, edge_index and train_mask.")
+    if train_mask is None:
+        raise InputError("train_mask is missing: it says which nodes are labelled.")
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise InputTypeError(f"y must hold one label a node, got shape {labels.shape}.")
+    shape = getattr(X, "shape", None) or np.shape(X)
+    if len(shape) == 2 and 0 < shape[0] != len(labels):
+        raise InputError(f"y must hold one label a node, {shape[0]}; got {len(labels)}.")
+    return X, edge_index, labels, train_mask, val_mask

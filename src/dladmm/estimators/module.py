@@ -1,0 +1,107 @@
+""":class:`ModuleClassifier`: any network that ``train`` takes, as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from dladmm.base.errors import InputTypeError
+from dladmm.callbacks import Callback
+from dladmm.engine.options import Mode
+from dladmm.estimators.mlp import MLPClassifier
+from dladmm.losses import Loss
+from dladmm.training.checks import check_device
+from dladmm.training.trainer import Result
+
+Factory = Callable[[int, int], nn.Module]
+
+SMALL_ROWS = 500
+"""Samples up to which ``dtype="auto"`` takes float64 on a CPU."""
+
+
+class ModuleClassifier(MLPClassifier):
+    """Classifier whose network is made by ``module_factory(n_features, n_classes)``, trained by dlADMM.
+
+    The factory returns an ``nn.Sequential`` that ends in ``nn.Linear(..., n_classes)``; None is one hidden layer of 100
+    relu units. X has flat rows, as scikit-learn wants them; a network of images begins with ``nn.Unflatten``. The other
+    parameters and the attributes are those of :class:`~dladmm.MLPClassifier`, without ``coefs_`` and
+    ``intercepts_``; ``module_`` is the trained network. Sample weights need a network without
+    batch normalisation.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> def network(n_features, n_classes):
+    ...     return nn.Sequential(nn.Linear(n_features, 20), nn.Tanh(), nn.Linear(20, n_classes))
+    >>> ModuleClassifier(network, max_iter=50, random_state=0).fit(X, y).score(X, y) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        module_factory: Factory | None = None,
+        *,
+        loss: Any = None,
+        mode: Mode = "accelerated",
+        rho: float | None = None,
+        nu: float | None = None,
+        regularizer: Any = "auto",
+        w_solver: str = "exact",
+        a_solver: str = "exact",
+        damping: float | None = None,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_memory: int | str | None = None,
+        callbacks: Sequence[Callback] = (),
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            loss=loss, mode=mode, rho=rho, nu=nu, regularizer=regularizer, w_solver=w_solver, a_solver=a_solver,
+            damping=damping, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
+            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, warm_start=warm_start,
+            random_state=random_state, device=device, dtype=dtype, max_memory=max_memory,
+            callbacks=callbacks, verbose=verbose,
+        )  # fmt: skip
+        self.module_factory = module_factory
+
+    def _chain(self, n_in: int, n_outputs: int) -> Any:
+        make = self.module_factory or _one_hidden_layer
+        if not callable(make):
+            raise InputTypeError(
+                f"module_factory must be a function of (n_features, n_classes), got {make!r}."
+            )
+        made = make(n_in, n_outputs)
+        if not isinstance(made, nn.Module):
+            raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
+        return made
+
+    def _check_same_network(self) -> None:
+        """Any network goes on; whether it takes X, training finds out before it begins."""
+
+    def _choose_dtype(self, n_rows: int) -> str:
+        if self.dtype != "auto":
+            return str(self.dtype)
+        return "float64" if n_rows <= SMALL_ROWS and check_device(self.device).type == "cpu" else "float32"
+
+    def _remember(self, result: Result, loss: Loss) -> None:
+        self.module_ = result.module
+        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
+        self.state_, self.n_iter_ = result.state, result.history.n_iter
+        self.loss_, self._loss = result.history.last("loss"), loss
+
+
+def _one_hidden_layer(n_features: int, n_classes: int) -> nn.Module:
+    # train draws fresh weights; skip_init spares the caller's global generator
+    first, last = (
+        nn.utils.skip_init(nn.Linear, *sizes)  # type: ignore[no-untyped-call]
+        for sizes in ((n_features, 100), (100, n_classes))
+    )
+    return nn.Sequential(first, nn.ReLU(), last)

@@ -1,0 +1,91 @@
+"""``save`` and ``load`` of estimators: one file without pickle, with everything ``fit`` left behind."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+import numpy as np
+
+from dladmm.base.errors import DataError, InputError
+from dladmm.base.spec import Named
+from dladmm.engine.certificate import Certificate
+from dladmm.losses import Loss
+from dladmm.training.checkpoint import load_model, save_model
+from dladmm.training.trainer import Result
+
+
+class Saved:
+    """Gives an estimator ``save(path)`` and ``load(path)``."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator, its last iterate included. Callbacks are not part of it."""
+        if not hasattr(self, "module_"):
+            raise InputError(f"this {type(self).__name__} is not fitted yet: call fit before save.")
+        fitted: Any = self
+        result = Result(fitted.status_, fitted.history_, fitted.certificate_, fitted.module_, fitted.state_)
+        classes = getattr(self, "classes_", None)
+        extra: dict[str, Any] = {
+            "estimator": type(self).__name__,
+            "parameters": {
+                name: _plain(name, value) for name, value in fitted.get_params(deep=False).items()
+            },
+            "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
+            "n_features_in": int(fitted.n_features_in_),
+            "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist() or None,
+            "single": getattr(self, "_single", None),
+        }
+        save_model(result, path, loss=fitted._loss, extra=extra, state=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """An estimator that ``save`` wrote, on the CPU, fitted as it was."""
+        saved = load_model(path)
+        extra, name = saved.extra, cls.__name__
+        if extra.get("estimator") != name:
+            raise DataError(f"{path} holds {extra.get('estimator') or 'a bare network'}, not a {name}.")
+        if saved.status is None or saved.history is None or saved.state is None or saved.certificate is None:
+            raise DataError(f"{path} lacks what a fitted {name} needs.")
+        try:
+            certificate = Certificate.from_dict(saved.certificate)
+            result = Result(saved.status, saved.history, certificate, saved.module, saved.state)
+            return cls._restored(extra, result, saved.loss)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path} does not describe a fitted {name}: {error!r}") from error
+
+    @classmethod
+    def _restored(cls, extra: dict[str, Any], result: Result, loss: Loss | None) -> Self:
+        estimator: Any = cls(**extra["parameters"])
+        estimator._remember(result, loss)
+        last, first = (list(result.module.parameters())[place] for place in (-1, 0))
+        if extra["n_features_in"] != first.shape[1]:
+            raise ValueError(f"{extra['n_features_in']!r} features for a network of {first.shape[1]}")
+        estimator.n_features_in_ = extra["n_features_in"]
+        if extra["classes"] is not None:
+            kind = np.dtype(extra["classes"]["dtype"])
+            estimator.classes_ = np.array(extra["classes"]["values"], dtype=kind)
+            if estimator.classes_.shape != (last.shape[0],):
+                raise ValueError(f"{estimator.classes_.shape} classes for {last.shape[0]} outputs")
+        if extra["feature_names_in"] is not None:
+            estimator.feature_names_in_ = np.array(extra["feature_names_in"], dtype=object)
+        if extra["single"] is not None:
+            estimator._single = extra["single"]
+        loaded: Self = estimator
+        return loaded
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as JSON can hold it; callbacks and generators are left out."""
+    if name == "callbacks":
+        return []
+    if isinstance(value, (Named, Loss)):
+        return value.to_spec()
+    if isinstance(value, (tuple, list)):
+        return [int(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str, dict)):
+        return value
+    if name == "random_state":
+        return None
+    raise InputError(f"parameter {name} ({type(value).__name__}) cannot be written to a file.")

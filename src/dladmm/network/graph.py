@@ -1,0 +1,136 @@
+"""Graphs: the normalised adjacency A~, the form of the features, and checks of what a user hands in.
+
+``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected, unweighted graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.compute.sparse import scipy_matrix
+
+DENSE_ENTRY_COST = 0.25
+"""Time of one entry of a dense matrix in a product, against one stored entry of a CSR matrix (2-core CPU, MKL)."""
+
+
+def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
+    """``(D + I)^-1/2 (A + I) (D + I)^-1/2`` in float64, from PyG's ``edge_index`` (2, E).
+
+    An edge given in one direction counts in both, one given twice counts once, and a self loop is dropped, for the
+    ``+ I`` gives every node its own. A node without edges keeps the diagonal entry 1.
+    """
+    row, column = check_edge_index(edge_index, n_nodes)
+    kept = row != column
+    row, column = row[kept], column[kept]
+    ones = np.ones(2 * len(row))
+    pairs = (np.concatenate([row, column]), np.concatenate([column, row]))
+    adjacency = sparse.csr_array(sparse.coo_array((ones, pairs), shape=(n_nodes, n_nodes)))
+    adjacency.data[:] = 1.0
+    adjacency = sparse.csr_array(adjacency + sparse.eye_array(n_nodes))
+    scale = 1 / np.sqrt(adjacency.sum(axis=1))
+    adjacency.data *= scale[adjacency.indices] * np.repeat(scale, np.diff(adjacency.indptr))
+    return adjacency
+
+
+def propagated_features(
+    adjacency: sparse.csr_array, x: sparse.csr_array | np.ndarray[Any, Any]
+) -> tuple[sparse.csr_array | np.ndarray[Any, Any], bool]:
+    """``A~ X`` formed once, dense or sparse, or X itself (and False), whichever makes ``A~ X W^T`` cheapest.
+
+    On graphs with many neighbours A~ X has several times the entries of A~ and X together; then two products with
+    the factors cost less than one with their product.
+    """
+    entries = x.shape[0] * x.shape[1] * DENSE_ENTRY_COST
+    if isinstance(x, np.ndarray):
+        return np.asarray(adjacency @ x), True
+    product = sparse.csr_array(adjacency @ x)
+    apart, together = adjacency.nnz + x.nnz, min(product.nnz, entries)
+    if apart < together:
+        return x, False
+    return (product, True) if product.nnz <= entries else (product.toarray(), True)
+
+
+# Checks ----------------------------------------------------------------------------------------------------------
+
+
+def check_edge_index(edge_index: Any, n_nodes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Both rows of ``edge_index`` as int64 arrays, every entry a node."""
+    array = edge_index.detach().cpu().numpy() if isinstance(edge_index, Tensor) else np.asarray(edge_index)
+    if array.ndim != 2 or array.shape[0] != 2:
+        raise InputError(
+            f"edge_index must have shape (2, edges), got {array.shape}; transpose a list of pairs first."
+        )
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise InputTypeError(f"edge_index must hold whole numbers, got dtype {array.dtype}.")
+    if array.size and (array.min() < 0 or array.max() >= n_nodes):
+        raise InputError(
+            f"edge_index names nodes {array.min()}..{array.max()}, but x has {n_nodes} rows: 0..{n_nodes - 1}."
+        )
+    row, column = array.astype(np.int64)
+    return row, column
+
+
+def check_unweighted(edge_weight: Any) -> None:
+    """The paper's graph is unweighted: weights are refused unless all are 1."""
+    if edge_weight is None:
+        return
+    values = (
+        edge_weight.detach().cpu().numpy() if isinstance(edge_weight, Tensor) else np.asarray(edge_weight)
+    )
+    if values.size and not np.all(values == 1):
+        raise InputError(
+            "edge_weight: weighted graphs are not supported, A~ of the paper is built from edges of weight 1; "
+            "leave edge_weight out to count every edge once."
+        )
+
+
+def check_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
+    """A boolean mask over the nodes, on the CPU, with at least one True."""
+    if isinstance(mask, Tensor):
+        chosen = mask.detach().cpu()
+    else:
+        array = np.asarray(mask)
+        if array.dtype.kind not in "biuf":
+            raise InputTypeError(f"{name} must be a boolean mask, got dtype {array.dtype}.")
+        chosen = torch.from_numpy(np.array(array))
+    if chosen.dtype != torch.bool:
+        raise InputTypeError(
+            f"{name} must be a boolean mask, got dtype {str(chosen.dtype).removeprefix('torch.')}; from node "
+            f"indices make one with mask = torch.zeros(n_nodes, dtype=torch.bool); mask[indices] = True."
+        )
+    if chosen.shape != (n_nodes,):
+        raise InputError(f"{name} must have shape ({n_nodes},), one entry a node, got {tuple(chosen.shape)}.")
+    if not bool(chosen.any()):
+        raise InputError(f"{name} selects no node; at least one is needed.")
+    return chosen
+
+
+def check_node_features(x: Any, dtype: torch.dtype) -> sparse.csr_array | np.ndarray[Any, Any]:
+    """Finite features, one row a node: a scipy CSR matrix where they came sparse, else a numpy array; float64."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().numpy() if x.layout == torch.strided else scipy_matrix(x)
+    values = x.data if sparse.issparse(x) else np.asarray(x)
+    if values.dtype.kind not in "biuf":
+        kind = "complex; only real numbers are supported" if values.dtype.kind == "c" else "not numeric"
+        raise InputTypeError(f"x is {kind} (dtype {values.dtype}).")
+    shape = x.shape if sparse.issparse(x) else values.shape
+    if len(shape) != 2:
+        raise InputError(f"x must have shape (nodes, features), got {tuple(shape)}.")
+    if 0 in shape:
+        raise InputError(f"x is empty (shape {tuple(shape)}); at least one node and one feature are needed.")
+    if not np.isfinite(values).all():
+        raise InputError("x contains NaN or infinite values; impute or remove them first.")
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > torch.finfo(dtype).max:
+        raise InputError(f"x has values too large for {dtype}; scale the features or use dtype='float64'.")
+    if sparse.issparse(x):
+        return sparse.csr_array(x).astype(np.float64)
+    return values.astype(np.float64)

@@ -1,0 +1,33 @@
+"""A recurrent layer as a link of an ``nn.Sequential``."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dladmm.base.errors import InputError, InputTypeError
+
+
+class Recurrent(nn.Module):
+    """Torch's ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, read as a function of the sequence alone.
+
+    Torch's layers return a pair, which an ``nn.Sequential`` cannot hand on. This returns the last hidden state
+    (samples, hidden) for one answer a sequence, or with ``last=False`` all of them (samples, time, hidden).
+
+    >>> network = nn.Sequential(Recurrent(nn.GRU(8, 32, batch_first=True)), nn.Linear(32, 10))
+    """
+
+    def __init__(self, rnn: nn.Module, last: bool = True) -> None:
+        super().__init__()
+        if not isinstance(rnn, (nn.RNN, nn.GRU, nn.LSTM)):
+            raise InputTypeError(f"rnn must be an nn.RNN, nn.GRU or nn.LSTM, got {type(rnn).__name__}.")
+        projected = getattr(rnn, "proj_size", 0)
+        if not rnn.batch_first or rnn.bidirectional or rnn.num_layers != 1 or rnn.dropout or projected:
+            raise InputError(
+                f"rnn must be batch_first, of one layer, in one direction, without dropout, got {rnn!r}. "
+                "Put several Recurrent layers after each other instead of num_layers."
+            )
+        self.rnn, self.last = rnn, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.rnn(x)[0]
+        return output[:, -1] if self.last else output

@@ -1,0 +1,201 @@
+"""Inputs on a common scale, so that one setting serves data of any unit: ``x' = (x - shift) / scale``.
+
+A first layer ``W' x' + b'`` on scaled inputs is the layer ``(W'/scale) x + b' - (W'/scale) shift`` on the inputs as
+they are, so the scaling is folded into the weights when training is over and the network takes X as it came.
+
+For an affine layer every feature is centred and divided by its largest deviation, which undoes any change of unit or
+origin of single features, and all of them by one number that makes the mean length of a row 1. A graph layer has no
+bias and its features are counts or weights of one kind: those are not centred, every one is divided by a small power of
+its root mean square, so that rare words count a little more, and one number makes the mean length of a row 0.3.
+
+A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
+entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
+
+Rows this short make the first layer's initial weights small beside those it learns, so that it learns features instead
+of keeping random ones; docs/acceleration.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from dladmm.blocks import Affine, Block, Composed, Convolution, Params
+from dladmm.compute.chunks import Source, joined, over
+from dladmm.compute.communicator import ALONE, Communicator
+
+Inputs = TypeVar("Inputs", Tensor, Source)
+
+ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
+"""Mean length of a row after scaling: of a sample's features, and of a node's, for which few labels speak."""
+RARITY = 0.15
+"""A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``x' = (x - shift) / scale``, by feature; ``columns`` are shift and scale by column of W where those differ."""
+
+    shift: Tensor
+    scale: Tensor
+    columns: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def fit(
+        cls,
+        first: Block,
+        x: Tensor | Source,
+        rows: Tensor | None = None,
+        at_once: int | None = None,
+        comm: Communicator = ALONE,
+    ) -> Scaling | None:
+        """The scaling of these inputs for this first block; None where the block could not undo it.
+
+        Inputs on several ranks are scaled as one.
+        """
+        if isinstance(first, Affine) or isinstance(x, Source):
+            return cls._of_features(first, x, rows, at_once, comm)
+        if x.layout != torch.strided:
+            return None
+        if isinstance(first, Composed):
+            inner = first.mapped(x)
+            found = cls.fit(first.block, inner, rows, comm=comm) if first.only_moves_entries(x) else None
+            if found is None:
+                return None
+            shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
+            placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
+            return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
+        if isinstance(first, Convolution):
+            return cls._of_channels(first, x, rows, comm)
+        return None
+
+    @classmethod
+    def _of_features(
+        cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None, comm: Communicator
+    ) -> Scaling | None:
+        """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
+        if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
+            return None
+        shift = _mean(x, rows, at_once, comm) if first.bias else _nothing(x)
+        reach = _reach(x, shift, at_once, comm)
+
+        def lengths(part: Tensor) -> Tensor:
+            found: Tensor = torch.linalg.vector_norm((part - shift).div_(reach), dim=1, keepdim=True)
+            return found
+
+        length = _mean(joined(at_once, lengths, x), rows, comm=comm) / ROW_LENGTH
+        return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
+
+    @classmethod
+    def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator) -> Scaling:
+        """One shift and scale a channel; the mean is over samples and positions."""
+        channels = x.transpose(0, 1).flatten(1).T
+        counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
+        centred = first.bias and not any(first.padding)
+        shift = _mean(channels, counted, comm=comm) if centred else _nothing(channels)
+        reach = _reach(channels, shift, comm=comm)
+        shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, reach)]
+        lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows, comm=comm) / ROW_LENGTH
+        scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
+        per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
+        columns = [
+            t.repeat_interleave(first.n_out // first.groups, 0).reshape(first.n_out, -1, *[1] * (x.ndim - 2))
+            for t in per_output
+        ]
+        return cls(shaped[0], scale, (columns[0], columns[1]))
+
+    @classmethod
+    def of_nodes(
+        cls, features: Any, dtype: torch.dtype, device: torch.device, comm: Communicator = ALONE
+    ) -> Scaling:
+        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all.
+
+        With ``comm`` the features are those of one rank's nodes.
+        """
+        squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
+        own = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
+        *total, n_nodes = _totals(np.append(own, features.shape[0]), comm)
+        size = np.where(np.array(total) > 0, np.array(total) / max(n_nodes, 1), 1.0) ** (RARITY / 2)
+        lengths = np.sqrt(np.asarray(squares @ size**-2.0, dtype=np.float64))
+        length = float(_totals(lengths.sum(keepdims=True), comm)[0] / max(n_nodes, 1))
+        scale = torch.from_numpy(size * (length / NODE_LENGTH if length > 0 else 1.0)).to(device, dtype)
+        return cls(torch.zeros_like(scale), scale)
+
+    def apply(self, x: Inputs) -> Inputs:
+        if isinstance(x, Source):
+            return x.changed(lambda part, _: (part - self.shift).div_(self.scale))
+        if x.layout == torch.sparse_csr:
+            columns = x.col_indices()
+            values = x.values() / self.scale[columns]
+            return torch.sparse_csr_tensor(x.crow_indices(), columns, values, x.shape, check_invariants=False)
+        return (x - self.shift).div_(self.scale)
+
+    def fold(self, params: Sequence[Params]) -> list[Params]:
+        """Parameters for inputs as they are, from those for scaled ones."""
+        first, (shift, scale) = dict(params[0]), self._columns()
+        first["W"] = first["W"] / scale
+        if "b" in first:
+            first["b"] = first["b"] - (first["W"] * shift).flatten(1).sum(1)
+        return [first, *params[1:]]
+
+    def unfold(self, params: Sequence[Params]) -> list[Params]:
+        """Parameters for scaled inputs, from those for inputs as they are."""
+        first, (shift, scale) = dict(params[0]), self._columns()
+        if "b" in first:
+            first["b"] = first["b"] + (first["W"] * shift).flatten(1).sum(1)
+        first["W"] = first["W"] * scale
+        return [first, *params[1:]]
+
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        return (self.shift, self.scale) if self.columns is None else self.columns
+
+
+def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, Any]:
+    sums = torch.from_numpy(own).to(getattr(comm, "device", torch.device("cpu")))
+    found: np.ndarray[Any, Any] = comm.total(sums)[0].cpu().numpy()
+    return found
+
+
+def _nothing(x: Tensor | Source) -> Tensor:
+    return torch.zeros(x.shape[1], dtype=x.dtype, device=x.device)
+
+
+def _reach(
+    x: Tensor | Source, shift: Tensor, at_once: int | None = None, comm: Communicator = ALONE
+) -> Tensor:
+    """The largest deviation of every feature, 1 where it is constant up to rounding: that says nothing."""
+    highest, deepest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
+    for (part,) in over(at_once, x):
+        if len(part):  # a rank may have no rows
+            highest = torch.maximum(highest, part.amax(0))
+            deepest = torch.maximum(deepest, -part.amin(0))
+    highest, deepest = comm.largest(highest, deepest)
+    reach = torch.maximum(highest - shift, shift + deepest)
+    flat = reach <= 8 * torch.finfo(x.dtype).eps * torch.maximum(highest.abs(), deepest.abs())
+    return torch.where(flat, torch.ones_like(reach), reach)
+
+
+def _mean(
+    x: Tensor | Source, rows: Tensor | None, at_once: int | None = None, comm: Communicator = ALONE
+) -> Tensor:
+    """The mean over the rows, each counted as often as it counts, in float64 and back."""
+    own = reduce(Tensor.add_, (_sum(part, counts) for part, counts in over(at_once, x, rows)))
+    counted = own.new_full((), len(x)) if rows is None else rows.double().sum()
+    total, count = comm.total(own, counted)
+    return (total / count).to(x.dtype)
+
+
+def _sum(x: Tensor, rows: Tensor | None) -> Tensor:
+    if rows is None:
+        return x.sum(0, dtype=torch.float64)
+    weight = rows[:, 0].double()
+    return torch.stack([(column.double() * weight).sum() for column in x.T])

@@ -1,0 +1,244 @@
+"""Pieces that the subproblems share: safe norms, backtracking in closed form, guarded factorisations.
+
+Float32 sums of millions of squares are wrong in the third digit, and a backtracking loop that compares two
+such sums decides by rounding noise. So norms are accumulated in float64 (:func:`squared_norm`), and where the
+function is quadratic the answer of the paper's loop is computed instead of searched (:func:`backtracked`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError
+from dladmm.base.settings import plain
+from dladmm.compute.norms import ratio
+
+STRIPE = 256
+"""Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
+
+LEAF = 64
+"""Largest block on the diagonal of a triangular matrix; torch solves those side by side if they are no larger."""
+
+Solver = Literal["quadratic", "exact"]
+
+
+@dataclass(frozen=True)
+class SubproblemOptions:
+    """How the subproblems are solved.
+
+    ``w_solver``, ``a_solver``
+        ``"quadratic"``: one majorised step with backtracking, as in the paper; ``"exact"``: the minimiser.
+    ``alpha0``, ``t0``
+        Where the backtracking of W (Algorithms 4 and 6) and of a (Algorithms 3 and 7) starts.
+        ``None`` is the tight value: the smallest that majorises along the step, which is exact line search.
+    ``growth``
+        The paper's gamma and eta, the factor of one backtracking step.
+    ``damping``
+        Exact W only: weight of the proximal term ``(damping * c * trace(A^T A) / n) / 2 ||W - W_k||^2``.
+    ``last_damping``
+        The same for the last block, with ``trace(A^T A)`` in the place of the mean ``trace(A^T A) / n``: 1 makes the
+        step about as long as a gradient step. ``None`` treats the last block like the others.
+    ``map_damping``
+        A hidden linear layer with n inputs behind an image (Flatten or pooling before it): its damping is ``damping``
+        times this times sqrt(n), between the mean eigenvalue and the trace. Such a layer has so many inputs that it
+        would fit whatever is asked of it and leave nothing for the convolutions. ``None`` treats it like the others.
+    ``ramps``
+        A sweep of accelerated mode sees the ramp through a jump instead of the jump (:mod:`dladmm.blocks.ramp`).
+    ``tau_per_sample``
+        Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
+    ``max_backtracks``
+        Cap of every loop that has to search; reaching it leaves the variable where it was.
+    """
+
+    w_solver: Solver = "exact"
+    a_solver: Solver = "exact"
+    alpha0: float | None = None
+    t0: float | None = None
+    growth: float = 2.0
+    damping: float = 0.1
+    last_damping: float | None = None
+    map_damping: float | None = None
+    ramps: bool = False
+    tau_per_sample: bool = False
+    max_backtracks: int = 60
+
+    def __post_init__(self) -> None:
+        for name in ("w_solver", "a_solver"):
+            if getattr(self, name) not in get_args(Solver):
+                raise InputError(f"{name} must be one of {get_args(Solver)}, got {getattr(self, name)!r}.")
+        for name in ("alpha0", "t0"):
+            plain(self, name, float, "a positive number or None (tight)", lambda v: v > 0, optional=True)
+        plain(self, "growth", float, "a number above 1", lambda v: v > 1)
+        plain(self, "damping", float, "a number >= 0", lambda v: v >= 0)
+        for name in ("last_damping", "map_damping"):
+            plain(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
+        for name in ("ramps", "tau_per_sample"):
+            plain(self, name, bool, "True or False")
+        plain(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
+
+    def damping_of(self, n_in: int, *, last: bool) -> float:
+        """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""
+        return self.last_damping * n_in if last and self.last_damping is not None else self.damping
+
+    def behind_maps(self, n_in: int) -> SubproblemOptions:
+        """The options of a hidden linear layer behind an image."""
+        factor = 1.0 if self.map_damping is None else self.map_damping * math.sqrt(n_in)
+        return replace(self, damping=factor * self.damping)
+
+    def damped(self, factor: float) -> SubproblemOptions:
+        """The same with ``factor`` times the damping."""
+        last = None if self.last_damping is None else factor * self.last_damping
+        return replace(self, damping=factor * self.damping, last_damping=last)
+
+
+def backtracked(required: Tensor, start: float | None, growth: float) -> Tensor:
+    """The value at which the backtracking loop of Algorithms 3, 4, 6 and 7 stops.
+
+    phi is quadratic in W and in a, so along a fixed direction the loop's test ``phi > P`` (or ``phi > Q``) is the
+    same as ``alpha < required``, where ``required`` is the curvature along that direction. The loop's answer is
+    then ``start * growth^j`` with the smallest whole ``j >= 0`` that reaches it. With ``start=None`` the answer is
+    ``required`` itself.
+    """
+    if start is None:
+        return required.clamp_min(torch.finfo(torch.float64).tiny)
+    floor = torch.full_like(required, start)
+    exponent = torch.ceil(torch.log(torch.maximum(required, floor) / floor) / math.log(growth))
+    # The logarithm may be off by one unit in the last place exactly where it matters: settle it by the powers.
+    exponent = torch.where(floor * growth ** (exponent - 1) >= required, exponent - 1, exponent).clamp_min(0)
+    return floor * growth ** torch.where(floor * growth**exponent < required, exponent + 1, exponent)
+
+
+def line_search(slope: Tensor, curvature: Tensor) -> Tensor:
+    """``argmin_s -s slope + (s^2/2) curvature``, at least 0: the best multiple of a move.
+
+    It is 1 for the exact minimiser. A factor that was rounded to float32 resolves stiff directions badly; taking the
+    best multiple of what it gives, from products that are computed anyway, keeps every exact solve a descent step.
+    """
+    return ratio(slope, curvature, 1.0).clamp_min(0.0)
+
+
+class Trial(NamedTuple):
+    """A trial point x+ of a search: ``phi(x+) - phi(x)``, ``<gradient, x+ - x>`` and ``||x+ - x||^2``."""
+
+    rise: float
+    linear: float
+    squared: float
+
+
+def searched(
+    trial: Callable[[float], Trial], start: float, slack: Callable[[], float], options: SubproblemOptions
+) -> float | None:
+    """The first of ``start * growth^j`` at which the majoriser holds, None when the cap is reached.
+
+    For functions that are not quadratic. The test is the paper's, on differences:
+    ``phi(x+) - phi(x) <= <gradient, x+ - x> + (curvature/2)||x+ - x||^2``, up to ``slack``, the rounding of phi itself.
+    """
+    curvature = start
+    for _ in range(options.max_backtracks):
+        rise, linear, squared = trial(curvature)
+        excess = rise - linear - curvature / 2 * squared
+        if excess <= 0 or excess <= slack():
+            return curvature
+        curvature *= options.growth
+    return None
+
+
+def searched_blindly(excess: Tensor, curvatures: Tensor, slack: Tensor) -> Tensor:
+    """What :func:`searched` finds, from the excess at all curvatures: the first that majorises, infinite if none."""
+    return torch.where(excess <= slack.clamp_min(0.0), curvatures, torch.inf).min()  # they grow
+
+
+def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) -> Tensor:
+    """``||residual + change||^2 - ||residual||^2`` as a float64 scalar, without subtracting the two values.
+
+    Entries are multiplied in the given precision and added within a row; rows are added in float64.
+    """
+    products = torch.add(change, residual, alpha=2, out=out).mul_(change)
+    return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
+
+
+def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
+    """``A^T A`` (``A^T diag(rows) A``), also for a stack of A, in float64.
+
+    Formed from products without TF32: with TF32 its factorisation fails.
+    """
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        counted = a if rows is None else a * rows
+        if a.ndim > 2 or a.shape[1] < 2 * STRIPE:
+            return (a.mT @ counted).double()
+        gram = torch.empty(a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
+        for start in range(0, a.shape[1], STRIPE):  # it is symmetric: what lies left of the diagonal is there
+            stripe = a[:, start : start + STRIPE].T @ counted[:, start:]
+            gram[start:, start : start + STRIPE] = stripe.T
+            gram[start : start + STRIPE, start:] = stripe
+        return gram
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def inverse_of_triangular(L: Tensor) -> Tensor:
+    """``L^-1`` of a lower triangular L, for a GPU: substitution waits for itself row after row, products do not.
+
+    The blocks on the diagonal are inverted side by side, then joined two by two,
+    ``[[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]]``.
+    """
+    n = len(L)
+    leaves = 1
+    while leaves * LEAF < n:
+        leaves *= 2
+    leaf = -(-n // leaves)
+    padded = torch.eye(leaf * leaves, dtype=L.dtype, device=L.device)
+    padded[:n, :n] = L
+
+    def on_diagonal(blocks: int) -> Tensor:
+        size = len(padded) // blocks
+        return padded.view(blocks, size, blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+
+    eye = torch.eye(leaf, dtype=L.dtype, device=L.device).expand(leaves, leaf, leaf)
+    inverse = torch.linalg.solve_triangular(on_diagonal(leaves), eye, upper=False)
+    while len(inverse) > 1:
+        size = inverse.shape[1]
+        first, second = inverse[0::2], inverse[1::2]
+        below = on_diagonal(len(first))[:, size:, :size]
+        joined = L.new_zeros(len(first), 2 * size, 2 * size)
+        joined[:, :size, :size], joined[:, size:, size:] = first, second
+        joined[:, size:, :size] = -(second @ (below @ first))
+        inverse = joined
+    found: Tensor = inverse[0, :n, :n]
+    return found
+
+
+def damped_cholesky(
+    gram: Tensor, shift: float | Tensor, precision: torch.dtype, *, blind: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Cholesky factor of ``gram + delta I`` and the ``delta`` it took, at least ``shift``.
+
+    The Gram matrix was formed in ``precision``, so it is positive definite only down to the rounding of that
+    precision, which is relative to its largest eigenvalue and so to its trace; should that not be enough, delta is
+    raised in factors of 100 until the factorisation exists. The caller treats delta as a proximal weight, so that
+    raising it shortens the step and never breaks descent. ``blind`` asks the device for nothing: if the first
+    factorisation fails, a multiple of the identity that exceeds the Gram matrix takes its place.
+    """
+    trace = gram.diagonal().sum()
+    trace = torch.where(trace > 0, trace, torch.ones_like(trace))
+    rounding = torch.finfo(precision).eps * trace
+    delta = torch.maximum(shift, rounding) if isinstance(shift, Tensor) else rounding.clamp_min(shift)
+    eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
+    if blind:
+        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
+        enough = torch.where(info == 0, delta, trace + delta)
+        return torch.where(info == 0, factor, torch.sqrt(enough) * eye), enough
+    for _ in range(8):
+        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
+        if int(info) == 0:
+            return factor, delta
+        delta = delta * 100
+    return torch.sqrt(trace + delta) * eye, trace + delta

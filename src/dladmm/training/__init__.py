@@ -1,0 +1,1 @@
+"""The loop around the engine: when to stop, what to keep, what to write."""

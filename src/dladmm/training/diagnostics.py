@@ -1,0 +1,144 @@
+"""What is measured of an iterate: the cheap quantities of every iteration, and those that cost products."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dladmm.base.history import Value
+from dladmm.blocks import Step
+from dladmm.compute.chunks import joined
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.norms import ratio, squared_norm
+from dladmm.engine.options import TrainOptions
+from dladmm.engine.state import Energy, State
+from dladmm.engine.sweep import Engine
+from dladmm.losses import Risk
+
+
+def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
+    """What :func:`measure` needs of the iteration that has just made this state, in one float64 tensor there."""
+    squared, rates, energy, dual = _over_all_rows(engine, state, steps)
+    moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
+    parameters = [p.abs().max().double() for block in state.params for p in block.values()]
+    return torch.stack(
+        [
+            energy.lagrangian,
+            energy.objective,
+            energy.residual_squared,
+            dual,
+            squared.sum(),
+            moved.min(),
+            torch.stack(parameters).max(),
+        ]
+    )
+
+
+def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Tensor, Tensor, Energy, Tensor]:
+    """Squared lengths and rates of the steps that promise one, energy and Lemma 2's residual.
+
+    Whatever of it speaks of one rank's rows is summed over the ranks in one go.
+    """
+    promised = [(s.squared, s.rate, s.own) for s in steps if s.squared is not None and s.rate is not None]
+    squared = torch.stack([s for s, _, _ in promised])
+    rates = torch.stack([rate for _, rate, _ in promised])
+    if engine.comm.alone:
+        return squared, rates, engine.energy(state, steps=steps), engine.dual_optimality(state)
+    own = torch.tensor([mine for _, _, mine in promised], device=squared.device)
+    energy = engine.local_energy(state, steps=steps)
+    parts = squared[own], (squared * rates)[own], *energy.sums, engine.local_dual_optimality(state)
+    lengths, falls, risk, coupling, dual, residual, optimality = engine.comm.total(*parts)
+    squared[own], rates[own] = lengths, ratio(falls, lengths)
+    return squared, rates, energy.with_sums(risk, coupling, dual, residual), optimality
+
+
+def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
+    """The row of the history that these signs make, fetched in one piece, and whether all is finite."""
+    values = signs.tolist()
+    row: dict[str, Value] = {
+        "lagrangian": values[0],
+        "objective": values[1],
+        "primal_residual": root(values[2]),
+        "dual_optimality": root(values[3]),
+        "squared_steps": values[4],
+        "c2": values[5] if math.isfinite(values[5]) else 0.0,
+        "rho": state.rho,
+        "nu": state.nu,
+    }
+    return row, math.isfinite(values[0]) and math.isfinite(values[6])
+
+
+@torch.no_grad()
+def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | None) -> dict[str, Value]:
+    """Loss and accuracy of the network itself, on training and validation data."""
+    predict = partial(engine.chain.predict, state.params)
+    feasible = state.predictions[-1] is state.outputs[-1]  # then its outputs are those of the network
+    if feasible and not any(block.has_statistics for block in engine.chain):
+        output = state.outputs[-1]
+    else:
+        output = joined(engine.at_once, predict, engine.x)
+    loss, accuracy = score(engine.risk, output, engine.rows, engine.comm)
+    row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
+    if validation is not None:
+        x, risk = validation
+        row["val_loss"], row["val_accuracy"] = score(
+            risk, joined(engine.at_once, predict, x), comm=engine.comm
+        )
+    return row
+
+
+def score(
+    risk: Risk, output: Tensor, rows: Tensor | None = None, comm: Communicator = ALONE
+) -> tuple[float, float | None]:
+    """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
+    output = risk.flat(output)
+    counts = None if risk.weight is None else risk.weight[:, 0].double()
+    if rows is not None:
+        repeated = rows[:, 0].double().repeat_interleave(len(output) // len(rows))
+        counts = repeated if counts is None else counts * repeated
+    losses = risk.loss.rows(output, risk.target).double()
+    classifies = risk.loss.kind == "classification"
+    hits = torch.zeros_like(losses)
+    if classifies:
+        hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
+    if counts is None:
+        sums = [losses.sum(), hits.sum(), losses.new_full((), losses.numel())]
+    else:
+        sums = [losses @ counts, hits @ counts, counts.sum()]
+    loss, hit, count = torch.stack(list(comm.total(*sums))).tolist()
+    return loss / count, hit / count if classifies else None
+
+
+def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: float) -> bool:
+    """Boyd et al.'s test on the primal residual r and the stationarity g (2011, Section 3.3)."""
+    rows = engine.rows
+    samples = len(state.u) if rows is None else float(rows.sum())
+    if engine.shards is not None:
+        samples = engine.shards.samples
+    variables = samples * sum(math.prod(v.shape[1:]) for v in state.outputs)
+    parameters = sum(p.numel() for block in state.params for p in block.values())
+    scales = engine.comm.total(
+        *(squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u))
+    )
+    output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
+    primal = options.eps_abs * math.sqrt(samples * math.prod(state.u.shape[1:]))
+    stationary = options.eps_abs * math.sqrt(variables + parameters)
+    return (
+        r <= primal + options.eps_rel * max(output, prediction) and g <= stationary + options.eps_rel * dual
+    )
+
+
+def diagnostics_interval(state: State, n_rows: int) -> int:
+    """Every iteration while a forward pass over all rows is small change (below 2 GFLOP), else every twentieth."""
+    pairs = zip(state.params, state.outputs, strict=True)
+    weights = ((math.prod(v.shape[1:]), p) for block, v in pairs for p in block.values() if p.ndim > 1)
+    products = n_rows * sum(outputs * p[0].numel() for outputs, p in weights)
+    return 1 if 2 * products < 2e9 else 20
+
+
+def root(value: float) -> float:
+    """Square root, NaN where rounding or a fault made the square negative."""
+    return math.sqrt(value) if value >= 0 else math.nan

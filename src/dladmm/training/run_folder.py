@@ -1,0 +1,81 @@
+"""Writing a finished run into a folder: history.csv, metrics.json, certificate.txt, curves.png."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dladmm.base.machine import describe
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Result
+
+
+def write_run(
+    result: Result, folder: Path, settings: dict[str, Any], *, curves: bool = True, **measured: Any
+) -> Path:
+    """Write everything a person or a script wants to know of a run; returns the folder.
+
+    ``measured`` goes into metrics.json beside the rest; ``curves=False`` leaves the picture out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = result.history.to_dict()
+    with (folder / "history.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+    metrics = {
+        "status": result.status.name,
+        "message": result.status.value,
+        "iterations": result.history.n_iter,
+        "settings": settings,
+        "last": {name: result.history.last(name) for name in columns},
+        "certificate": result.certificate.to_dict(),
+        "machine": describe(result.state.u.device),
+        **measured,
+    }
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=2, allow_nan=False), encoding="utf-8")
+    (folder / "certificate.txt").write_text(f"{result.certificate}\n", encoding="utf-8")
+    if curves:
+        plot_curves(result, folder / "curves.png")
+    return folder
+
+
+def plot_curves(result: Result, path: Path) -> bool:
+    """Lagrangian, residuals and accuracy against iterations; false where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    history = result.history
+    k = history["iteration"]
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    energy, residuals, accuracy = figure.subplots(1, 3)
+    for column, label in (("lagrangian", "augmented Lagrangian"), ("objective", "objective F")):
+        energy.plot(k, history[column], label=label)
+    for column, label in (
+        ("primal_residual", "primal residual"),
+        ("stationarity", "stationarity"),
+        ("dual_optimality", "Lemma 2"),
+    ):
+        residuals.plot(*_measured(k, history[column]), label=label)
+    if min(history["lagrangian"], default=0) > 0:  # type: ignore[type-var, operator]
+        energy.set_yscale("log")
+    residuals.set_yscale("log")
+    for column, label in (("train_accuracy", "train"), ("val_accuracy", "test")):
+        accuracy.plot(*_measured(k, history[column]), label=label)
+    titles = ("what the theory speaks of", "residuals", "accuracy of the network")
+    for axis, title in zip((energy, residuals, accuracy), titles, strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("iteration")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def _measured(k: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
+    pairs = [(i, v) for i, v in zip(k, values, strict=True) if v is not None]
+    return [i for i, _ in pairs], [v for _, v in pairs]

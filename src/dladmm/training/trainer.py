@@ -1,0 +1,384 @@
+"""The loop around the engine: measuring, stopping, keeping what is good, telling callbacks."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.base.errors import InputError
+from dladmm.base.history import History, Value
+from dladmm.base.status import Status
+from dladmm.callbacks import Callback
+from dladmm.compute import passes
+from dladmm.compute.chunks import Source
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.precision import product_precision
+from dladmm.compute.recording import Replayed
+from dladmm.compute.shards import Shards
+from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.certificate import Certificate, Recomputed, certify
+from dladmm.engine.certificate_text import guarantee
+from dladmm.engine.method import Method, MethodFactory, Plain
+from dladmm.engine.options import TrainOptions
+from dladmm.engine.state import State
+from dladmm.engine.sweep import Engine
+from dladmm.losses import Risk
+from dladmm.network.chain import Chain
+from dladmm.network.scaling import Scaling
+from dladmm.regularizers import Regularizer
+from dladmm.training.agreement import Agreement
+from dladmm.training.diagnostics import converged, diagnostics_interval, evaluate, measure, root, vital_signs
+
+
+class ConvergenceNotGuaranteed(UserWarning):
+    """rho is not above 2H."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training gives back."""
+
+    status: Status
+    history: History
+    certificate: Certificate
+    module: nn.Module
+    state: State
+
+    def save(self, path: str | os.PathLike[str], *, state: bool = True) -> None:
+        """Write network, history, certificate and (``state``) the last iterate; ``dladmm.load_model`` reads it."""
+        from dladmm.training.checkpoint import save_model
+
+        save_model(self, path, state=state)
+
+    def __repr__(self) -> str:
+        accuracy = self.history.last("train_accuracy")
+        shown = "" if accuracy is None else f", train accuracy {accuracy:.4f}"
+        certified = "certified" if self.certificate.certified else "not certified"
+        if self.certificate.accelerated:
+            certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
+        if self.certificate.baseline is not None:
+            certified = f"baseline {self.certificate.baseline}"
+        return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
+
+
+class Trainer:
+    """Trains one chain on one data set: ``fit()`` runs the loop and returns a :class:`Result`.
+
+    Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
+    iteration in the place of dlADMM's (:mod:`dladmm.engine.method`). With ``comm`` every rank has a trainer of its own
+    rows, and history, decisions, certificate and status are the same on all of them.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        x: Tensor | Source,
+        risk: Risk,
+        options: TrainOptions,
+        *,
+        penalty: Regularizer | None = None,
+        params: list[dict[str, Tensor]],
+        rows: Tensor | None = None,
+        validation: tuple[Tensor, Risk] | None = None,
+        callbacks: Sequence[Callback] = (),
+        method: MethodFactory | None = None,
+        scaling: Scaling | None = None,
+        seed: int = 0,
+        at_once: int | None = None,
+        comm: Communicator = ALONE,
+        shards: Shards | None = None,
+    ) -> None:
+        self._scaling, self._seed, self.comm = scaling, seed, comm
+        self._agreement = Agreement(comm)
+        if method is not None and not comm.alone:
+            raise InputError("the baselines run in one process; leave method out on several ranks.")
+        self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once, comm, shards)
+        for block, block_params in zip(chain, params, strict=True):
+            for name in block.penalised:  # a constraint holds from the start
+                block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
+        rho = options.starting_rho(risk.H)
+        make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
+        self.state = make_state(params, rho, options.starting_nu(rho))
+        self.baseline: str | None = None
+        self.method = self._own_method() if method is None else self._other_method(method)
+        self.history = History()
+        self.guarantee = guarantee(
+            rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
+        )
+        self._exempt = [1] if options.start == "paper" else []
+        self._every = options.diagnostics_every or diagnostics_interval(self.state, self.engine.n_rows)
+        self._start = float(self.engine.energy(self.state).lagrangian)
+        if not math.isfinite(self._start):
+            raise InputError(
+                f"the network's first pass gives {self._start}: X, y or the initial weights are not finite, or "
+                f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
+            )
+        self._requested: Status | None = None
+        self._restored = False
+        replays = (
+            self.options.compile
+            and x.is_cuda
+            and isinstance(self.method, Plain)
+            and self.engine.recordable
+            and comm.alone
+        )
+        self._advance: Callable[[], Tensor | None]
+        self._advance = self._move
+        if replays:
+            self._advance = Replayed(self._move, self._depends_on, self.engine.memories, self.engine.forget)
+
+    def _own_method(self) -> Method:
+        if self.options.mode == "convergent":
+            return Plain(self.engine)
+        return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
+
+    def _other_method(self, make: MethodFactory) -> Method:
+        """Another method, which starts feasible and brings the engine it is measured with."""
+        o = self.options
+        if o.mode != "convergent" or o.start != "feasible" or o.rho_rule is not None:
+            raise InputError("mode, start and rho_rule are settings of dlADMM; leave them out beside method.")
+        method = make(self.engine, self.state)
+        self.engine, self.baseline = method.engine, method.name
+        return method
+
+    def fit(self) -> Result:
+        """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
+        covers = self.options.mode == "convergent" and self.baseline is None
+        if covers and self.state.rho <= 2 * self.engine.risk.H:
+            warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
+        self._requested = None
+        self._tell("on_train_begin")
+        status = self._loop()
+        self._complete_last_row()
+        self._tell("on_loop_end")
+        self.engine.forget()
+        certificate = self._certify()
+        if status is Status.MAX_ITER and not certificate.covered and self._rose():
+            status = Status.DIVERGED
+        params = self.state.params if self._scaling is None else self._scaling.fold(self.state.params)
+        self.engine.chain.observe(self.state.params, self.engine.x)
+        module = self.engine.chain.to_module(params)
+        result = Result(status, self.history, certificate, module, self.state)
+        for callback in self._told():
+            callback.on_train_end(self, result)
+        return result
+
+    def request_stop(self, status: Status) -> None:
+        """For callbacks: end the run with this status once the present iteration is told to all of them."""
+        self._requested = status
+
+    def restore(self, params: list[dict[str, Tensor]]) -> None:
+        """Put other parameters in place, and all variables to their forward pass so that they fit."""
+        self.engine.forget()
+        self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
+        self._restored = True
+
+    def _loop(self) -> Status:
+        if self.history.n_iter and self._converged():  # a finished run, resumed
+            return Status.CONVERGED
+        if self._requested is not None:
+            return self._requested
+        kept = self.state.clone_parameters()
+        for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
+            try:
+                ended = self._iterate(k)
+                if ended is not None:
+                    self.restore(kept)
+                    return ended
+                for kept_block, block in zip(kept, self.state.params, strict=True):
+                    for name, p in block.items():
+                        kept_block[name].copy_(p)
+                self._adapt_rho(k)
+                self._tell("on_epoch_end")
+            except KeyboardInterrupt:
+                if not self.comm.alone and self.history.n_iter < k:
+                    raise  # the others wait for this rank in mid-sweep: they end by their timeout
+                if self.history.n_iter < k:  # in mid-sweep the variables are half old, half new
+                    self.restore(kept)
+                if self.comm.alone:
+                    return Status.INTERRUPTED
+                self._requested = Status.INTERRUPTED
+            self._requested = self._agreement.status(self._requested)
+            if self._unbounded():
+                return Status.DIVERGED
+            if self._converged():
+                return Status.CONVERGED
+            if self._requested is not None:
+                return self._requested
+        return Status.MAX_ITER
+
+    def _iterate(self, k: int) -> Status | None:
+        """One iteration and its row of the history; a status when there is no next iterate."""
+        began = time.perf_counter()
+        recorded = isinstance(self._advance, Replayed)
+        with passes.compiling(self.options.compile, recorded), product_precision(self.options.precision):
+            signs = self._advance()
+        if signs is None:
+            return Status.STALLED
+        row, finite = measure(self.state, signs)
+        took = self._agreement.seconds(time.perf_counter() - began, self.state.params)
+        seconds = float(self.history.last("seconds") or 0.0) + took
+        if not finite:
+            return Status.NON_FINITE
+        due = k % self._every == 0 or k == self.options.max_iter
+        if due:
+            row |= self._measured_with_products()
+        elif self.options.rho_rule is not None:
+            row |= evaluate(self.engine, self.state, self.validation)
+        previous = self.history.last("lagrangian")
+        descent = (self._start if previous is None else previous) - float(row["lagrangian"] or 0.0)
+        self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
+        self._restored = False
+        return None
+
+    def _move(self) -> Tensor | None:
+        """One iteration, and what it is measured by; None when there is none any more."""
+        signs = self.method.iterate(self.state, partial(vital_signs, self.engine))
+        if signs is not None:
+            self.engine.chain.observe(self.state.params, self.engine.x)
+        return signs
+
+    def _depends_on(self) -> tuple[Any, ...]:
+        """What a recorded iteration is made for: the numbers in it, and where the state lies."""
+        state = self.state
+        held = [*state.outputs, *state.predictions, state.u, *(p for b in state.params for p in b.values())]
+        return state.rho, state.nu, self.engine.options, *(tensor.data_ptr() for tensor in held)
+
+    def _complete_last_row(self) -> None:
+        """Measure the last iterate where the run ended between two measurements."""
+        if self.history.n_iter and self.history["stationarity"][-1] is None and not self._restored:
+            self.history.amend(**self._measured_with_products())
+
+    def _measured_with_products(self) -> dict[str, Value]:
+        row = evaluate(self.engine, self.state, self.validation)
+        row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+        return row
+
+    # Judging -----------------------------------------------------------------------------------------------------
+
+    def _converged(self) -> bool:
+        if self.options.mode == "accelerated" and self._settled():
+            return True
+        r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
+        return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
+
+    def _settled(self) -> bool:
+        """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
+        values = [value for value in self.history["lagrangian"][-11:] if value is not None]
+        return len(values) == 11 and values[0] - values[-1] < self.options.eps_rel * abs(values[-1])
+
+    def _unbounded(self) -> bool:
+        return (self.history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(self._start))
+
+    def _rose(self) -> bool:
+        """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
+        first, last = self.history["lagrangian"][0], self.history["lagrangian"][-1]
+        return first is not None and last is not None and last > max(first, self._start)
+
+    def _certify(self) -> Certificate:
+        accelerated = self.options.mode == "accelerated"
+        certificate = certify(
+            self.engine, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+        )
+        if not self._restored:
+            return certificate
+        energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
+        measured = {
+            "lagrangian": float(energy.lagrangian),
+            "primal_residual": root(float(energy.residual_squared)),
+            "dual_optimality": root(float(self.engine.dual_optimality(self.state))),
+            "stationarity": root(float(self.engine.stationarity(self.state))),
+        }
+        pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
+        return replace(certificate, **pairs)  # type: ignore[arg-type]
+
+    # Acting ----------------------------------------------------------------------------------------------------
+
+    def _adapt_rho(self, k: int) -> None:
+        """The authors' rule: ten times rho and both starts when the training loss rose three times running."""
+        if self.options.rho_rule is None or k < 4:
+            return
+        losses = [value for value in self.history["loss"][-4:] if value is not None]
+        if len(losses) == 4 and losses[0] < losses[1] < losses[2] < losses[3] and self.state.rho < 0.1:
+            self.state.rho = min(10 * self.state.rho, 0.1)
+            o = self.engine.options
+            self.engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
+            self._exempt.append(k + 1)
+
+    # Saving and resuming ---------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything a later run needs to go on bit for bit: tensors by name, and what JSON can hold."""
+        tensors = {"u": self.state.u}
+        for l in range(len(self.engine.chain)):
+            tensors |= {f"params.{l}.{name}": p for name, p in self.state.params[l].items()}
+            tensors |= {f"outputs.{l}": self.state.outputs[l], f"predictions.{l}": self.state.predictions[l]}
+            for name, value in self.engine.remembered(l).items():
+                tensors[f"memory.{l}.{name}"] = torch.as_tensor(value)
+        options = self.engine.options
+        held, method = self.method.snapshot()
+        tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
+        meta = {
+            "iteration": self._iteration(),
+            "method": method,
+            "rho": self.state.rho,
+            "nu": self.state.nu,
+            "alpha0": options.alpha0,
+            "t0": options.t0,
+            "start": self._start,
+            "exempt": list(self._exempt),
+            "history": self.history.to_dict(),
+        }
+        return tensors, meta
+
+    def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
+        expected, _ = self.snapshot()
+        if meta.get("iteration", self._iteration()) != self._iteration():
+            raise InputError(
+                f"the snapshot is of a run with {meta['iteration']}, this run has {self._iteration()}."
+            )
+        varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
+        named = {name for name in tensors if not name.startswith(varying)}
+        wrong = sorted(named ^ {name for name in expected if not name.startswith(varying)})
+        wrong += [n for n in sorted(named & set(expected)) if tensors[n].shape != expected[n].shape]
+        wrong += [n for n in sorted(named & set(expected)) if tensors[n].dtype != expected[n].dtype]
+        if wrong:
+            raise InputError(
+                f"the snapshot does not fit this run's data, network or dtype: {', '.join(wrong)}."
+            )
+        for name in named:
+            expected[name].copy_(tensors[name])
+        held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
+        self.method.resume(held, meta.get("method", {}))
+        self.engine.forget()
+        for name, value in tensors.items():
+            if name.startswith("memory."):
+                _, l, key = name.split(".", 2)
+                self.engine.remember(int(l), key, value.to(self.state.u.device))
+        self.state.rho, self.state.nu = float(meta["rho"]), float(meta["nu"])
+        self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
+        self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
+        self.history = History(meta["history"])
+
+    def _iteration(self) -> str:
+        """What makes an iteration, by name: a snapshot fits only a run of the same method."""
+        return self.baseline or f"dladmm {self.options.mode}"
+
+    def _tell(self, hook: str) -> None:
+        for callback in self._told():
+            getattr(callback, hook)(self)
+
+    def _told(self) -> Iterator[Callback]:
+        """The callbacks of this rank: what only looks on and writes does so on the first."""
+        return (each for each in self.callbacks if getattr(each, "every_rank", True) or self.comm.rank == 0)

@@ -1,0 +1,250 @@
+"""Recurrent layers: the states as variables, shared parameters, one answer a sequence or one a time step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dladmm import InputError, InputTypeError, Recurrent, baselines, train
+from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Scope, Term
+from dladmm.callbacks import Checkpoint
+from dladmm.engine.sweep import Engine
+from dladmm.losses import Risk, get_loss
+from dladmm.network.chain import from_module
+from dladmm.regularizers import get_regularizer
+from dladmm.solvers.subproblems import SubproblemOptions
+
+LAYERS = [
+    nn.RNN(3, 5, batch_first=True),
+    nn.RNN(3, 5, nonlinearity="relu", batch_first=True, bias=False),
+    nn.GRU(3, 5, batch_first=True),
+    nn.LSTM(3, 5, batch_first=True),
+]
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    """Which of three features was largest first, and at every step which was largest so far."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 4, 3))
+    return X, X[:, 0].argmax(1), np.maximum.accumulate(X, 1).argmax(2)
+
+
+def network(layer: nn.Module, last: bool = True) -> nn.Sequential:
+    return nn.Sequential(Recurrent(layer, last=last), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_unrolled_states_are_those_of_torch(layer):
+    block = RecurrentStates(Recurrent(layer))
+    params = {name: p.float() for name, p in block.initial_parameters(None, 1.0).items()}
+    x = torch.randn(7, 4, 3, generator=torch.Generator().manual_seed(0))
+    states = block.forward(params, x)
+    torch.testing.assert_close(states[..., :5], layer(x)[0])
+    torch.testing.assert_close(block.predicted(params, x, states), states)
+    torch.testing.assert_close(block.to_module(params)(x), layer(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("w_solver", ["exact", "quadratic"])
+@pytest.mark.parametrize("forward", [False, True])
+def test_every_update_falls_by_what_it_promises(layer, w_solver, forward):
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    block, penalty = RecurrentStates(Recurrent(layer)), get_regularizer({"name": "l2", "strength": 0.2})
+    params = block.initial_parameters(generator, 1.0)
+    v = draw(6, 4, 3)
+    s = block.forward(params, v) + 0.2 * draw(6, 4, block.n_states)
+    term = Term(0.8, s + draw(*s.shape), s)
+    anchor = Anchor(0.5, v + draw(*v.shape))
+
+    def value():
+        link = term.weight / 2 * ((term.target - term.prediction) ** 2).sum()
+        tied = anchor.weight / 2 * ((v - anchor.value) ** 2).sum()
+        return float(
+            link + tied + block.own_energy(params, v, term.prediction, term.weight)
+            + sum(penalty.value(params[name]) for name in block.penalised)
+        )  # fmt: skip
+
+    scope = Scope(SubproblemOptions(w_solver=w_solver), forward=forward)
+    for _ in range(3):
+        for update in (
+            lambda: block.update_parameters(params, v, term, penalty, scope),
+            lambda: block.update_input(params, v, anchor, term, scope),
+        ):
+            before = value()
+            with torch.no_grad():
+                promised = sum(float(step.rate * step.squared) for step in update())
+            assert promised > 0
+            assert before - value() >= promised - 1e-9 * (1 + abs(before))
+
+
+@pytest.mark.parametrize("layer", LAYERS[2:])
+def test_the_stationarity_is_the_gradient_of_the_lagrangian(layer, sequences):
+    """Against autograd on the energy itself, at a point that is not feasible."""
+    X, y, _ = sequences
+    chain = from_module(nn.Sequential(Recurrent(layer, last=False), nn.Flatten(), nn.Linear(20, 3)))
+    loss = get_loss("cross_entropy")
+    x = torch.from_numpy(X)
+    engine = Engine(chain, x, Risk(loss, loss.encode(torch.from_numpy(y), 3, torch.float64)))
+    generator = torch.Generator().manual_seed(0)
+    params = chain.initial_parameters(generator, 1.0, dtype=torch.float64, device=x.device)
+    state = engine.feasible_state(params, 1.5, 0.7)
+    for tensor in (*state.outputs, state.predictions[0], state.u):
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    state.predictions[1] = chain.blocks[1].forward(params[1], state.outputs[0])
+    leaves = [*(p for block in params for p in block.values()), *state.outputs, state.predictions[0], state.u]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    block, last = chain.blocks
+    m = last.forward(params[1], state.outputs[0])
+    r = state.outputs[1] - m
+    value = (
+        engine.risk.value(state.outputs[1]) + (state.u * r).sum() + state.rho / 2 * (r**2).sum()
+        + state.nu / 2 * ((state.outputs[0] - state.predictions[0]) ** 2).sum()
+        + block.own_energy(params[0], x, state.predictions[0], state.nu)
+    )  # fmt: skip
+    expected = sum((g**2).sum() for g in torch.autograd.grad(value, leaves))
+    for leaf in leaves:
+        leaf.requires_grad_(False)
+    torch.testing.assert_close(engine.stationarity(state), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_recurrent_network_in_the_certified_region_is_certified(sequences, layer, last, dtype):
+    X, first, largest = sequences
+    result = train(network(layer, last), X, first if last else largest, max_iter=25, dtype=dtype)
+    assert result.certificate.certified, str(result.certificate)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("last", [True, False])
+def test_an_accelerated_recurrent_network_never_rises_and_learns(sequences, layer, last):
+    X, first, largest = sequences
+    y = first if last else largest
+    module = network(layer, last)
+    result = train(module, X, y, mode="accelerated", max_iter=60, dropout=0.0, regularizer=None)
+    assert result.certificate.monotone, str(result.certificate)
+    assert result.history["loss"][-1] < 0.9 * result.history["loss"][0]
+    output = module(torch.from_numpy(X).float())
+    assert output.shape == (*y.shape, 3)
+    accuracy = (output.argmax(-1).numpy() == y).mean()
+    assert accuracy == pytest.approx(result.history["train_accuracy"][-1])
+
+
+def test_layers_can_be_stacked_and_come_after_others(sequences):
+    X, first, _ = sequences
+    module = nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(), Recurrent(nn.RNN(4, 6, batch_first=True), last=False),
+        Recurrent(nn.GRU(6, 5, batch_first=True)), nn.Linear(5, 3),
+    )  # fmt: skip
+    chain = from_module(module, sequences=True)
+    assert isinstance(chain.blocks[0], Positionwise)
+    result = train(module, X, first, max_iter=15)
+    assert result.certificate.certified, str(result.certificate)
+
+
+def test_maps_before_a_recurrent_layer_are_no_variables(sequences):
+    X, first, _ = sequences
+    module = nn.Sequential(nn.Unflatten(1, (4, 3)), *network(nn.RNN(3, 5, batch_first=True)))
+    assert len(from_module(module)) == 2
+    result = train(module, X.reshape(80, 12), first, max_iter=10)
+    same = train(network(nn.RNN(3, 5, batch_first=True)), X, first, max_iter=10)
+    assert result.certificate.certified, str(result.certificate)
+    assert result.history["lagrangian"] == same.history["lagrangian"]
+
+
+def test_masked_targets_do_not_count(sequences):
+    X, _, largest = sequences
+    mask = np.arange(4)[None] < (1 + np.arange(len(X)) % 4)[:, None]
+    wrong = np.where(mask, largest, 0)
+    kept = train(network(LAYERS[0], last=False), X, largest, target_mask=mask, max_iter=5)
+    other = train(network(LAYERS[0], last=False), X, wrong, target_mask=mask, max_iter=5)
+    assert kept.history["lagrangian"] == other.history["lagrangian"]
+    assert kept.history["train_accuracy"] == other.history["train_accuracy"]
+    assert kept.certificate.certified
+    with pytest.raises(InputError, match="target_mask must hold True and False in the shape"):
+        train(network(LAYERS[0], last=False), X, largest, target_mask=mask[:, 0])
+    with pytest.raises(InputError, match="leaves no target"):
+        train(network(LAYERS[0], last=False), X, largest, target_mask=np.zeros_like(mask))
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_a_resumed_recurrent_run_is_bit_equal(sequences, tmp_path, mode):
+    X, first, _ = sequences
+    given = (network(LAYERS[2]), X, first)
+    whole = train(*given, mode=mode, max_iter=6)
+    train(*given, mode=mode, max_iter=3, callbacks=[Checkpoint(tmp_path)])
+    resumed = train(*given, mode=mode, max_iter=6, callbacks=[Checkpoint(tmp_path, resume=True)])
+    assert whole.history["lagrangian"] == resumed.history["lagrangian"]
+
+
+def test_gradient_baselines_train_a_recurrent_network(sequences):
+    X, first, _ = sequences
+    result = baselines.train(
+        "adam", network(nn.LSTM(3, 5, batch_first=True)), X, first, max_iter=150, lr=1e-2
+    )
+    assert result.history["train_accuracy"][-1] > 0.8
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)])
+def test_a_linear_layer_at_every_position_is_one_on_all_rows(rows):
+    generator = torch.Generator().manual_seed(0)
+    affine = Affine(4, 2)
+    block, params = Positionwise(affine), affine.initial_parameters(generator, 1.0)
+    v = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
+    target = torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)
+    own = {name: p.clone() for name, p in params.items()}
+    flat, repeated = v.clone().reshape(15, 4), None if rows is None else rows.repeat_interleave(5, 0)
+    term, flat_term = (
+        Term(1.0, target, block.forward(params, v), rows),
+        Term(1.0, target.reshape(15, 2), affine.forward(own, flat), repeated),
+    )
+    none, anchor = get_regularizer(None), Anchor(1.0, v + 1)
+    block.update_parameters(params, v, term, none, Scope(SubproblemOptions()))
+    affine.update_parameters(own, flat, flat_term, none, Scope(SubproblemOptions()))
+    block.update_input(params, v, anchor, term, Scope(SubproblemOptions()))
+    affine.update_input(
+        own, flat, Anchor(1.0, anchor.value.reshape(15, 4)), flat_term, Scope(SubproblemOptions())
+    )
+    torch.testing.assert_close(v.reshape(15, 4), flat)
+    torch.testing.assert_close(term.prediction.reshape(15, 2), flat_term.prediction)
+    torch.testing.assert_close(params["W"], own["W"])
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Recurrent(nn.GRU(3, 5)), InputError, "batch_first"),
+        (lambda: Recurrent(nn.GRU(3, 5, num_layers=2, batch_first=True)), InputError, "one layer"),
+        (lambda: Recurrent(nn.GRU(3, 5, bidirectional=True, batch_first=True)), InputError, "one direction"),
+        (lambda: Recurrent(nn.Linear(3, 5)), InputTypeError, "nn.RNN, nn.GRU or nn.LSTM"),
+        (lambda: from_module(nn.Sequential(nn.GRU(3, 5), nn.Linear(5, 2))), InputError, "returns a pair"),
+    ],
+)
+def test_what_cannot_be_a_recurrent_layer_is_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_the_targets_of_every_step_must_have_the_steps(sequences):
+    X, first, largest = sequences
+    with pytest.raises(InputError, match="answers at"):
+        train(network(LAYERS[0], last=False), X, largest[:, :2])
+    with pytest.raises(InputError):
+        train(network(LAYERS[0], last=False), X, first)
+
+
+def test_a_gru_begins_nearly_as_an_elman_network():
+    """Open to what comes, with little of the old state kept: otherwise the first iterations hardly reach the states."""
+    x, ones = torch.randn(6, 3, dtype=torch.float64), torch.ones(6, 5, dtype=torch.float64)
+    block = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True)))
+    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    still = {name: torch.zeros_like(p) if p.ndim > 1 else p for name, p in params.items()}
+    assert torch.allclose(block.cell(still, x, ones), torch.sigmoid(-2 * ones))
+    without = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True, bias=False)))
+    assert set(without.initial_parameters(torch.Generator(), 1.0)) == {"weight_ih_l0", "weight_hh_l0"}

@@ -1,0 +1,237 @@
+"""The command line as a person types it: what it prints, writes, refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dladmm.cli.app import main
+
+pytestmark = pytest.mark.slow
+
+
+def dladmm(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "dladmm", *map(str, arguments)], cwd=cwd, capture_output=True, text=True,
+        check=False, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 3, 90)
+    x = rng.normal(size=(90, 2)) * 0.3 + np.c_[kinds, -kinds]
+    names = np.array(["red", "grün", "blue"])[kinds]
+    lines = [f"{a:.4f},{b:.4f},{name}" for (a, b), name in zip(x, names, strict=True)]
+    (folder / "own.csv").write_text("\n".join(["a,b,kind", *lines]), encoding="utf-8")
+    np.savez(folder / "own.npz", x=x, y=kinds)
+    np.savez(folder / "pickled.npz", x=np.array([object()], dtype=object), y=kinds)
+    (folder / "broken.csv").write_text("a,b,kind\n1,2,red\n1,oops,blue\n", encoding="utf-8")
+    (folder / "short.csv").write_text("a,b,kind\n1,2\n", encoding="utf-8")
+    (folder / "run.toml").write_text(
+        'dataset = "digits"\nhidden = [12]\nmax_iter = 9\nseed = 4\n', encoding="utf-8"
+    )
+    (folder / "bad.toml").write_text("dataset = \n", encoding="utf-8")
+    (folder / "unknown.toml").write_text('dataset = "digits"\nlearning_rate = 1\n', encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    done = dladmm(
+        "train", "mlp", "--dataset", "digits", "--hidden", "20", "--max-iter", 6, "--out", "r", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_run_says_what_it_does_and_writes_its_folder(run, folder):
+    for words in (
+        "1437 training rows",
+        "mlp 64-20-10",
+        "1,510 parameters",
+        "memory",
+        "descent is guaranteed",
+    ):
+        assert words in run.stderr
+    for words in ("test accuracy", "Property 2", "Wrote the run to r"):
+        assert words in run.stdout
+    written = {path.name for path in (folder / "r").iterdir()}
+    assert {"config.toml", "history.csv", "metrics.json", "model.safetensors", "curves.png"} <= written
+
+
+def test_json_is_one_object_and_nothing_else(folder):
+    done = dladmm("train", "mlp", "--npz", "own.npz", "--hidden", "5", "--max-iter", 3, "--json", cwd=folder)
+    report = json.loads(done.stdout)
+    assert report["iterations"] == 3
+    assert report["certificate"]["covered"] is True
+    assert report["settings"]["npz"] == "own.npz"
+
+
+def test_resume_goes_on_where_the_run_stood(run, folder):
+    done = dladmm("train", "mlp", "--resume", "r", "--max-iter", 9, "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    whole = dladmm(
+        "train",
+        "mlp",
+        "--dataset",
+        "digits",
+        "--hidden",
+        "20",
+        "--max-iter",
+        9,
+        "--out",
+        "w",
+        "--json",
+        cwd=folder,
+    )
+    assert json.loads(done.stdout)["last"]["lagrangian"] == json.loads(whole.stdout)["last"]["lagrangian"]
+
+
+def test_csv_and_predict(folder):
+    done = dladmm(
+        "train", "mlp", "--csv", "own.csv", "--target", "kind", "--hidden", "8", "--max-iter", 25, "--out", "c",
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = dladmm("predict", "c", "--csv", "own.csv", "--out", "p.csv", cwd=folder)
+    assert "Wrote 90 predictions to p.csv" in done.stdout
+    rows = (folder / "p.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "prediction,p(blue),p(grün),p(red)"
+    truth = [line.split(",")[2] for line in (folder / "own.csv").read_text(encoding="utf-8").splitlines()[1:]]
+    assert np.mean([row.split(",")[0] == kind for row, kind in zip(rows[1:], truth, strict=True)]) > 0.85
+
+
+def test_regression_from_csv(folder):
+    done = dladmm(
+        "train", "mlp", "--csv", "own.csv", "--target", "kind", "--loss", "squared", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (folder / "reg.csv").write_text(
+        "a,t\n" + "\n".join(f"{i / 40},{2 * i / 40 + 1}" for i in range(40)), encoding="utf-8"
+    )
+    done = dladmm(
+        "train", "mlp", "--csv", "reg.csv", "--target", "t", "--loss", "squared", "--hidden", "6", "--max-iter", 60,
+        "--out", "g", "--json", cwd=folder,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["last"]["val_loss"] < 0.05
+    done = dladmm("predict", "g", "--csv", "reg.csv", cwd=folder)
+    assert (folder / "reg.predictions.csv").read_text(encoding="utf-8").startswith("prediction\n")
+
+
+def test_config_file_and_flags_that_override_it(folder):
+    done = dladmm("train", "mlp", "--config", "run.toml", "--max-iter", 2, "--json", cwd=folder)
+    report = json.loads(done.stdout)
+    assert report["iterations"] == 2
+    assert report["settings"]["hidden"] == [12]
+    assert report["settings"]["seed"] == 4
+
+
+def test_gcn(folder):
+    done = dladmm(
+        "train", "gcn", "--dataset", "karate", "--hidden", "8", "--max-iter", 10, "--json", cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GraphData(karate" in done.stderr
+    assert json.loads(done.stdout)["last"]["train_accuracy"] > 0.5
+
+
+def test_paper_preset(folder):
+    done = dladmm(
+        "train", "mlp", "--dataset", "digits", "--preset", "paper", "--max-iter", 2, "--json", cwd=folder
+    )
+    assert "not guaranteed" in done.stderr
+    assert json.loads(done.stdout)["last"]["rho"] == 1e-6
+
+
+ERRORS = [
+    (("train", "mlp"), "exactly one of --dataset, --csv and --npz"),
+    (("train", "mlp", "--dataset", "digits", "--npz", "own.npz"), "exactly one of"),
+    (("train", "mlp", "--csv", "own.csv"), "--csv needs --target"),
+    (("train", "mlp", "--csv", "own.csv", "--target", "colour"), "its columns are a, b, kind"),
+    (("train", "mlp", "--csv", "absent.csv", "--target", "a"), "absent.csv does not exist"),
+    (("train", "mlp", "--csv", "broken.csv", "--target", "kind"), "row 3, column 'b': 'oops'"),
+    (("train", "mlp", "--csv", "short.csv", "--target", "kind"), "row 2: 2 fields"),
+    (("train", "mlp", "--npz", "pickled.npz"), "without pickles"),
+    (("train", "mlp", "--npz", "own.csv"), "could not be read as npz"),
+    (("train", "mlp", "--dataset", "nope"), "it must be one of"),
+    (("train", "mlp", "--dataset", "karate"), "use: dladmm train gcn"),
+    (("train", "gcn", "--dataset", "digits"), "use: dladmm train mlp"),
+    (("train", "mlp", "--dataset", "digits", "--hidden", "3,x"), "--hidden must be whole numbers"),
+    (("train", "mlp", "--dataset", "digits", "--rho", "-1"), "rho must be a positive"),
+    (("train", "mlp", "--dataset", "digits", "--activation", "swish"), "relu"),
+    (("train", "mlp", "--dataset", "digits", "--regularizer", "l2:much"), "l2:0.1"),
+    (("train", "mlp", "--dataset", "digits", "--mode", "fast"), "mode must be"),
+    (("train", "mlp", "--dataset", "digits", "--device", "abacus"), "device must be"),
+    (("train", "mlp", "--dataset", "digits", "--out", "r"), "--resume r"),
+    (("train", "mlp", "--config", "bad.toml"), "not a TOML file"),
+    (("train", "mlp", "--config", "unknown.toml"), "unknown setting learning_rate"),
+    (("train", "mlp", "--resume", "absent"), "config.toml does not exist"),
+    (("train", "mlp", "--resume", "r", "--seed", "9"), "--seed cannot be changed"),
+    (("train", "gcn", "--resume", "r"), "use: dladmm train mlp --resume r"),
+    (("predict", "absent", "--csv", "own.csv"), "absent"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), ERRORS, ids=[" ".join(a[1:])[:60] or "empty" for a, _ in ERRORS]
+)
+def test_errors_are_words_and_exit_code_2(run, folder, arguments, words, monkeypatch, capfd):
+    """In this process: what a process of its own adds, the other tests see."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["dladmm", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capfd.readouterr().err
+    assert ended.value.code == 2
+    assert words in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 7
+
+
+def test_an_error_of_a_process_is_words_and_exit_code_2(folder):
+    done = dladmm("train", "mlp", "--csv", "own.csv", cwd=folder)
+    assert done.returncode == 2
+    assert "--csv needs --target" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(folder):
+    done = dladmm("--debug", "train", "mlp", "--dataset", "digits", "--rho", "-1", cwd=folder)
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_the_iteration_and_say_how_to_go_on(folder, number, code):
+    out = f"s{code}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dladmm", "train", "mlp", "--dataset", "digits", "--max-iter", "100000", "--out", out],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    for line in process.stderr:
+        if "iteration 2/" in line:
+            break
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"dladmm train mlp --resume {out}" in stderr
+    assert "Interrupted by the user" in stdout
+    assert list((folder / out / "checkpoints").glob("*.dladmm"))
+    done_before = json.loads((folder / out / "metrics.json").read_text(encoding="utf-8"))["iterations"]
+    done = dladmm("train", "mlp", "--resume", out, "--max-iter", done_before + 2, "--json", cwd=folder)
+    assert json.loads(done.stdout)["iterations"] == done_before + 2
+
+
+def test_completion_is_offered():
+    done = dladmm("--help", cwd=Path.cwd())
+    assert "--install-completion" in done.stdout

@@ -1,0 +1,79 @@
+"""The same engine on a GPU: same results as on the CPU, and the same twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dladmm import datasets, mlp, train
+from dladmm.api.train_graph import train_graph
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+OPTIONS = [
+    {"w_solver": "exact", "a_solver": "exact"},
+    {"w_solver": "quadratic", "a_solver": "quadratic"},
+    {"w_solver": "quadratic", "a_solver": "quadratic", "alpha0": 1.0, "t0": 1.0},
+]
+
+
+def digits(device, dtype="float64", activation="relu", **options):
+    data = datasets.load("digits")
+    chain = mlp([64, 30, 20, 10], activation)
+    return train(chain, data.x_train, data.y_train, device=device, dtype=dtype, max_iter=15, **options)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sign"])
+def test_gpu_and_cpu_agree(options, activation):
+    gpu, cpu = (digits(device, activation=activation, **options) for device in ("cuda", "cpu"))
+    for first, second in zip(gpu.state.W, cpu.state.W, strict=True):
+        assert torch.allclose(first.cpu(), second, atol=1e-6)
+    assert gpu.certificate.certified, str(gpu.certificate)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_same_seed_gives_the_same_bits(options, dtype):
+    first, second = (digits("cuda", dtype, **options) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.state.W, second.state.W, strict=True))
+
+
+def said(caplog):
+    """What this library logged: torch tells of its compiling too."""
+    return [record for record in caplog.records if record.name.startswith("dladmm")]
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, {"mode": "accelerated"}])
+def test_compiled_and_recorded_runs_agree_with_plain_ones(options, caplog):
+    compiled, plain = (digits("cuda", compile=compile, **options) for compile in (True, False))
+    assert not said(caplog), "the launches could not be recorded"
+    for first, second in zip(compiled.state.W, plain.state.W, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+    assert compiled.certificate.certified == ("mode" not in options), str(compiled.certificate)
+
+
+@pytest.mark.parametrize("rows", ["all", "train"])
+@pytest.mark.parametrize("options", [*OPTIONS, {"mode": "accelerated"}])
+def test_compiled_and_recorded_graph_runs_agree_with_plain_ones(options, rows, caplog):
+    data = datasets.load("sbm", n_nodes=300, n_classes=3, seed=0)
+    kwargs = {"hidden": (16,), "device": "cuda", "dtype": "float64", "max_iter": 12}
+    kwargs |= options if "mode" in options else options | {"rows": rows}
+    compiled, plain = (train_graph(data, compile=compile, **kwargs) for compile in (True, False))
+    assert not said(caplog), "the launches could not be recorded"
+    for first, second in zip(compiled.state.W, plain.state.W, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["all", "train"])
+def test_graphs(rows):
+    data = datasets.load("sbm", n_nodes=300, n_classes=3, seed=0)
+    gpu, again, cpu = (
+        train_graph(data, hidden=(16,), rows=rows, device=device, dtype="float64", max_iter=10)
+        for device in ("cuda", "cuda", "cpu")
+    )
+    assert all(torch.equal(a, b) for a, b in zip(gpu.state.W, again.state.W, strict=True))
+    assert all(torch.allclose(a.cpu(), b, atol=1e-6) for a, b in zip(gpu.state.W, cpu.state.W, strict=True))

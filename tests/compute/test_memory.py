@@ -1,0 +1,399 @@
+"""The estimate of a run's memory against what its tensors took, ``max_memory`` and memmaps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dladmm import MLPClassifier, mlp, train
+from dladmm.api.train_graph import train_graph
+from dladmm.base.errors import InputError
+from dladmm.baselines import train as train_baseline
+from dladmm.compute.chunks import Again, joined, memmap_of, over
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN, bytes_of, needs_of
+from dladmm.engine.options import make_options
+from dladmm.training.trainer import ConvergenceNotGuaranteed
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from recording import Recorder
+
+MODES = {
+    "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},
+    "exact": {},
+    "accelerated": {"mode": "accelerated"},
+}
+SHAPES = [
+    ([20, 30, 7], 500),
+    ([64, 100, 100, 10], 1000),
+    ([200, 50, 5], 1500),
+    ([16, 200, 2], 2000),
+    ([300, 60, 9], 600),
+]
+
+
+def data(widths, n_rows, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n_rows, widths[0], generator=generator, dtype=torch.float64) + 1.5
+    y = torch.randint(0, widths[-1], (n_rows,), generator=generator)
+    return x.to(dtype), y
+
+
+def needs(chain, x, *, regularizer="auto", sample_weight=None, validation=None, dtype="float32", **options):
+    """What ``train`` with these arguments will need."""
+    known = {name: value for name, value in options.items() if name not in ("loss", "prox", "target_mask")}
+    chosen = make_options(**known)
+    return needs_of(
+        chain,
+        x,
+        chosen,
+        chosen.penalty(regularizer),
+        dtype=getattr(torch, dtype),
+        n_validation=0 if validation is None else len(validation[0]),
+        counts=sample_weight is not None,
+    )
+
+
+def accounted(widths, x, y, **options):
+    """The result, and the most bytes that the run's tensors held at once."""
+    recorder = Recorder()
+    with recorder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
+        result = train(mlp(widths), x, y, device="cpu", max_iter=2, **options)
+    return result, recorder.peak
+
+
+def tensors(result):
+    state = result.state
+    return [*state.W, *state.b, *state.outputs, *state.predictions, state.u]
+
+
+def assert_same(one, other, tolerance=1e-10):
+    for mine, theirs in zip(tensors(one), tensors(other), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+    for name in set(one.history.to_dict()) - {"seconds"}:
+        for a, b in zip(one.history[name], other.history[name], strict=True):
+            assert a == b or a == pytest.approx(b, rel=100 * tolerance, abs=tolerance), name
+    assert one.certificate.agrees == other.certificate.agrees
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("widths", "n_rows"), SHAPES)
+def test_the_estimate_is_within_15_percent_of_what_the_tensors_took(widths, n_rows, dtype, mode):
+    x, y = data(widths, n_rows, getattr(torch, dtype))
+    _, peak = accounted(widths, x, y, dtype=dtype, **MODES[mode])
+    assert needs(mlp(widths), x, dtype=dtype, **MODES[mode]).peak == pytest.approx(peak, rel=0.15)
+
+
+@pytest.mark.parametrize(("mode", "most"), [("quadratic", 12.2), ("exact", 12.7), ("accelerated", 15.4)])
+def test_an_iteration_holds_no_more_matrices_of_rows_than_it_did(mode, most):
+    """The peak over the size of all z of the network: a temporary more of the widest layer would be .46 more."""
+    widths, n_rows = [40, 60, 60, 10], 4000
+    x, y = data(widths, n_rows)
+    _, peak = accounted(widths, x, y, dtype="float32", **MODES[mode])
+    assert peak / (4 * n_rows * sum(widths[1:])) < most
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"validation": True},
+        {"cast": True},
+        {"sample_weight": True},
+        {"scale_inputs": True},
+        {"regularizer": {"name": "l1", "strength": 0.01}},
+        {"loss": "squared"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_the_estimate_knows_the_settings_that_cost_memory(mode, setting):
+    widths, n_rows = [120, 80, 60, 8], 1200
+    x, y = data(widths, n_rows)
+    options = dict(setting)
+    if options.pop("validation", False):
+        options["validation"] = (x[:600].clone(), y[:600])
+    if options.pop("cast", False):
+        x = x.double()
+    if options.pop("sample_weight", False):
+        options["sample_weight"] = torch.arange(n_rows) % 3 + 1
+    if options.get("loss") == "squared":
+        y = torch.nn.functional.one_hot(y, 8).float()
+    _, peak = accounted(widths, x, y, **MODES[mode], **options)
+    assert needs(mlp(widths), x, **MODES[mode], **options).peak == pytest.approx(peak, rel=0.15)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("widths", "n_rows"), SHAPES)
+def test_max_memory_keeps_its_word_with_the_same_results(widths, n_rows, mode):
+    x, y = data(widths, n_rows, torch.float64)
+    whole, peak = accounted(widths, x, y, dtype="float64", **MODES[mode])
+    needed = needs(mlp(widths), x, dtype="float64", **MODES[mode])
+    limit = int(1.1 * needed.least / MARGIN)
+    assert limit < peak
+    chunked, less = accounted(widths, x, y, dtype="float64", max_memory=limit, **MODES[mode])
+    assert FEWEST_ROWS <= needed.rows_within(limit) < n_rows
+    assert less <= limit
+    assert_same(chunked, whole)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"w_solver": "quadratic", "a_solver": "quadratic", "tau_per_sample": True},
+        {"preset": "paper"},
+        {"w_solver": "quadratic", "regularizer": {"name": "l1", "strength": 0.1}},
+        {"regularizer": {"name": "l1", "strength": 0.1}},
+        {"regularizer": {"name": "l2", "strength": 0.1}, "sample_weight": np.arange(400) % 3 + 1.0},
+        {"mode": "accelerated", "sample_weight": np.arange(400) % 3 + 1.0},
+        {"prox": "fista", "scale_inputs": True},
+        {"target_mask": np.arange(400) % 5 > 0},
+        {"loss": "binary_logistic"},
+        {"activation": "tanh"},
+        {"mode": "accelerated", "activation": "tanh"},
+    ],
+    ids=str,
+)
+def test_chunks_change_nothing_in_other_settings(options):
+    options = dict(options)
+    chain = mlp([12, 9, 8, 4], options.pop("activation", "relu"))
+    searching = (
+        options.get("regularizer", {}).get("name") == "l1"
+    )  # decides by comparing, which rounding may turn
+    x, y = data([12, 9, 8, 4], 400, torch.float64)
+    options |= {"dtype": "float64", "device": "cpu", "max_iter": 3, "validation": (x[:50] * 0.9, y[:50])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
+        whole = train(chain, x, y, **options)
+        needed = needs(chain, x, **{name: v for name, v in options.items() if name != "device"})
+        memory = int(1.02 * needed.least / MARGIN)
+        chunked = train(chain, x, y, max_memory=memory, **options)
+    assert needed.rows_within(memory) < 200
+    assert_same(chunked, whole, 1e-5 if searching else 1e-10)
+
+
+def test_enough_memory_leaves_everything_as_it_is():
+    x, y = data([20, 30, 7], 500)
+    plain, peak = accounted([20, 30, 7], x, y)
+    allowed, same = accounted([20, 30, 7], x, y, max_memory="1GB")
+    assert same == peak
+    assert all(torch.equal(a, b) for a, b in zip(tensors(plain), tensors(allowed), strict=True))
+
+
+# Inputs in a file ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(x):
+        array = np.memmap(tmp_path / "x.bin", dtype=x.dtype, mode="w+", shape=x.shape)
+        array[:] = x
+        array.flush()
+        return np.memmap(tmp_path / "x.bin", dtype=x.dtype, mode="r", shape=x.shape)
+
+    return store
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.uint8])
+def test_a_memmap_gives_what_its_rows_in_memory_give(stored, kind, mode):
+    x, y = data([12, 9, 4], 300, torch.float64)
+    x = (20 * (x + 4)).clamp(0, 255).numpy().astype(kind)
+    found = [
+        train(
+            mlp([12, 9, 4]),
+            rows,
+            y,
+            dtype="float64",
+            device="cpu",
+            max_iter=3,
+            max_memory="100MB",
+            **MODES[mode],
+        )
+        for rows in (x, stored(x), np.asarray(stored(x)))
+    ]
+    assert_same(found[1], found[0], 1e-8)
+    assert_same(found[2], found[0], 1e-8)
+
+
+def test_memmaps_are_recognised_behind_views(stored):
+    mapped = stored(np.zeros((6, 4)))
+    assert memmap_of(np.asarray(mapped)[1:3].T) is not None
+    assert memmap_of(np.array(mapped)) is None
+    assert memmap_of(torch.zeros(3)) is None
+
+
+CHILD = """
+import resource, sys, numpy as np
+from dladmm import mlp, train
+x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(200_000, 250))
+y = np.arange(len(x)) % 3
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+options = dict(device="cpu", max_iter=1, scale_inputs=True, max_memory="40MB")
+train(mlp([250, 2, 3]), np.array(x[:1000]), y[:1000], **options)
+before = peak()
+train(mlp([250, 2, 3]), x, y, **options)
+print(peak() - before)
+"""
+
+
+def test_a_file_larger_than_what_is_allowed_is_never_in_memory_whole(tmp_path):
+    """200 MB of inputs; the process grows by what 40 MB of tensors and the products' own buffers take."""
+    rows = np.random.default_rng(0).standard_normal((2000, 250)).astype(np.float32)
+    with (tmp_path / "x.bin").open("wb") as file:
+        for _ in range(100):
+            rows.tofile(file)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHILD, tmp_path / "x.bin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100e6
+
+
+# Errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (5, 5),
+        ("5", 5),
+        ("2GB", 2 * 10**9),
+        ("2 gib", 2 * 2**30),
+        ("1.5 MB", 1_500_000),
+        ("10kb", 10_000),
+        ("1T", 10**12),
+    ],
+)
+def test_sizes_in_words(text, number):
+    assert bytes_of(text) == number
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, 1.5, "", "GB", "-2GB", "0GB", "two", "2XB", [1]])
+def test_bad_sizes_are_named(bad):
+    x, y = data([4, 3, 2], 20)
+    with pytest.raises(InputError, match="max_memory must be a number of bytes above 0 or text as '2GB'"):
+        train(mlp([4, 3, 2]), x, y, max_memory=bad)
+
+
+def test_too_little_is_said_before_work_begins():
+    x, y = data([20, 30, 7], 500)
+    with pytest.raises(
+        InputError, match=r"max_memory is 0.1 MB, but this run needs about [\d.]+ MB at least"
+    ):
+        train(mlp([20, 30, 7]), x, y, max_memory=100_000)
+    enough = int(needs(mlp([20, 30, 7]), x).least / MARGIN) + 1
+    train(mlp([20, 30, 7]), x, y, max_memory=enough, max_iter=1)
+
+
+def test_what_cannot_be_cut_into_chunks_is_refused():
+    x, y = data([16, 3, 2], 20)
+    convolution = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    with pytest.raises(InputError, match="max_memory needs a network of linear layers"):
+        train(convolution, x.reshape(20, 1, 4, 4), y, max_memory="1GB")
+    with pytest.raises(InputError, match="has no option max_memory"):
+        train_baseline("adam", mlp([16, 3, 2]), x, y, max_memory="1GB")
+    with pytest.raises(InputError, match="max_memory is for networks of samples"):
+        train_graph(x, np.array([[0, 1], [1, 0]]), y, train_mask=np.ones(20, bool), max_memory="1GB")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.zeros((0, 4)), "X is empty"),
+        (np.zeros(5), "must have rows"),
+        (np.zeros((20, 4), complex), "is complex"),
+    ],
+)
+def test_inputs_of_the_wrong_kind_are_named_as_ever(wrong, message):
+    with pytest.raises((InputError, TypeError), match=message):
+        train(mlp([4, 3, 2]), wrong, np.arange(20) % 2, max_memory=30_000)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_file_is_checked_chunk_by_chunk(stored, bad):
+    x, y = data([4, 3, 2], 200)
+    x[170, 2] = bad
+    with pytest.raises(InputError, match="X contains NaN or infinite values"):
+        train(mlp([4, 3, 2]), stored(x.numpy()), y, max_memory="10MB")
+    with pytest.raises(InputError, match="X has 4 features, but the network's first layer takes 5"):
+        train(mlp([5, 3, 2]), stored(x.numpy()), y, max_memory="10MB")
+    with pytest.raises(InputError, match=r"X has values too large for torch\.float32"):
+        train(mlp([4, 3, 2]), stored(np.full((200, 4), 1e60)), y, max_memory="10MB")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_estimators_pass_it_on():
+    x, y = data([20, 30, 4], 300)
+    plain = MLPClassifier((30,), max_iter=3, random_state=0, tol=0).fit(x.numpy(), y.numpy())
+    limit = int(1.05 * needs(mlp([20, 30, 4]), x, mode="accelerated", dtype="float64").least / MARGIN)
+    chunked = MLPClassifier((30,), max_iter=3, random_state=0, tol=0, max_memory=limit).fit(
+        x.numpy(), y.numpy()
+    )
+    for mine, theirs in zip(chunked.coefs_, plain.coefs_, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_the_command_line_says_what_it_needs_and_keeps_to_it(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "dladmm",
+        "train",
+        "mlp",
+        "--dataset",
+        "digits",
+        "--hidden",
+        "20",
+        "--max-iter",
+        "2",
+    ]
+    done = subprocess.run(
+        [*command, "--max-memory", "4MB"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stderr.splitlines() if line.startswith("memory"))
+    assert 1 <= int(line.split()[2]) <= 4
+    done = subprocess.run(
+        [*command, "--max-memory", "1KB"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "MB at least" in done.stderr
+
+
+# The helpers -----------------------------------------------------------------------------------------------------
+
+
+def test_chunks_are_cut_alike_and_joined_in_order():
+    x, rows = torch.arange(14.0).reshape(7, 2), torch.arange(7.0)[:, None]
+    assert [len(part) for part, _, none in over(3, x, rows, None) if none is None] == [3, 3, 1]
+    assert next(over(None, x))[0] is x
+    torch.testing.assert_close(joined(3, torch.mul, x, rows), x * rows)
+
+
+def test_one_chunk_is_made_once_several_are_made_again():
+    made = []
+
+    def make():
+        for i in range(2):
+            made.append(i)
+            yield i
+
+    kept = Again(make, keep=True)
+    assert [*kept, *kept] == [0, 1, 0, 1]
+    assert made == [0, 1]
+    again = Again(make, keep=False)
+    assert [*again, *again] == [0, 1, 0, 1]
+    assert made == [0, 1, 0, 1, 0, 1]

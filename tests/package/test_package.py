@@ -1,0 +1,97 @@
+"""The package as a newcomer meets it: imports, version, command line, documents that keep their promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dladmm
+from dladmm.cli.app import app
+from dladmm.experiments.results import render
+
+ROOT = Path(__file__).parents[2]
+
+BLOCKED = ("typer", "rich", "pooch", "safetensors", "matplotlib", "plotly", "torch_geometric", "pandas")
+MINIMAL = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import numpy as np, dladmm
+assert "sklearn" not in sys.modules  # it takes longer to import than all the rest
+X = np.random.default_rng(0).normal(size=(20, 3)); y = np.arange(20) % 2
+print(dladmm.train(dladmm.mlp([3, 4, 2]), X, y, max_iter=2).status.name)
+dladmm.datasets.load("digits")
+"""
+
+
+def test_training_needs_only_torch_numpy_scipy_and_scikit_learn():
+    command = [sys.executable, "-W", "error", "-c", MINIMAL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "MAX_ITER"
+
+
+def test_version_is_written_once_and_cited():
+    assert f"version: {dladmm.__version__}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.output.strip() == dladmm.__version__
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["demo"],
+        ["train"],
+        ["train", "mlp"],
+        ["train", "gcn"],
+        ["predict"],
+        ["compare"],
+        ["report"],
+        ["reproduce"],
+        ["datasets"],
+        ["datasets", "list"],
+    ],
+)
+def test_every_command_has_help(command):
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Usage" in result.output
+    if command and command != ["train"] and command != ["datasets"]:
+        assert "Example" in result.output
+
+
+def test_no_figure_of_the_results_page_is_typed_by_hand():
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == render(ROOT / "docs" / "results")
+
+
+def test_readme_quotes_the_recorded_figures():
+    report = json.loads((ROOT / "docs" / "results" / "accelerated-mnist.json").read_text(encoding="utf-8"))
+    found = report["methods"]["accelerated"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    first = max(run["first_at_95"] for run in found["runs"])
+    assert (
+        f"{100 * found['mean']['200']:.1f} % on MNIST after 200 full-batch iterations, 95 % after {first} "
+        in readme
+    )
+
+
+def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("dladmm.cli.demo").demo.DIGITS, "max_iter", 6)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote both runs", "karate"):
+        assert words in result.output
+    assert "karate" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    for name in ("history.csv", "metrics.json", "certificate.txt", "curves.png"):
+        for data in ("digits", "karate"):
+            assert (tmp_path / "run" / data / name).stat().st_size > 0
+    assert len((tmp_path / "run" / "digits" / "history.csv").read_text(encoding="utf-8").splitlines()) == 7
