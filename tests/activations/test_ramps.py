@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from dladmm.blocks.ramp import REACH, ramp_through
 
 from dladmm import InputError, datasets, mlp, train
 from dladmm.activations import Quantised, Sign, Step
-from dladmm.blocks import Anchor, Elementwise, Scope, Term
-from dladmm.blocks.ramp import REACH, ramp_through
+from dladmm.blocks import Anchor, Elementwise, Term, Work
 from dladmm.solvers.subproblems import SubproblemOptions
 
 ON_RAMPS = SubproblemOptions(ramps=True)
@@ -29,7 +29,7 @@ def test_the_answer_on_the_ramp_is_the_global_minimiser(jump, weight):
     lift = f - ramp.height(ramp.place(z))
     found, prediction = z.clone(), f.clone()
     term = Term(2.0 * weight, a, prediction)
-    Elementwise(jump).update_input({}, found, Anchor(2.0, m), term, Scope(ON_RAMPS))
+    Elementwise(jump).update_input({}, found, Anchor(2.0, m), term, Work(ON_RAMPS))
 
     def value(y, of=slice(None)):
         """In units of the ramp: half of its length, half of its height."""
@@ -46,7 +46,7 @@ def test_the_answer_on_the_ramp_is_the_global_minimiser(jump, weight):
 
 def test_the_ramp_passes_through_the_point_itself_and_stays_for_the_sweep():
     z, f, _, _ = problem(Sign())
-    scope, prediction = Scope(ON_RAMPS), f.clone()
+    scope, prediction = Work(ON_RAMPS), f.clone()
     Elementwise(Sign()).update_input({}, z, Anchor(1.0, z.clone()), Term(1.0, f.clone(), prediction), scope)
     assert torch.allclose(prediction, f)  # nothing is asked, so nothing moves
     kept = scope.memory["ramp"]

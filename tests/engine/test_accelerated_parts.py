@@ -120,7 +120,7 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
         params = [{name: p + 0.1 for name, p in block.items()} for block in params]
     else:
         engine, params = graph_net(activation, strength=0.3)
-    forces = engine.forces(engine.feasible_state(params, 1.0, 0.1))
+    forces = engine.output_gradients(engine.feasible_state(params, 1.0, 0.1))
     gradients = truth(engine, params)[2]
     assert len(forces) == len(engine.chain)
     for force, gradient in zip(forces, gradients, strict=True):
@@ -131,7 +131,7 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
 @pytest.mark.parametrize("hidden", [(8,), (8, 6)])
 def test_forces_where_only_labelled_rows_are_variables(hidden):
     engine, params = graph_net("relu", strength=0.3, rows="train", hidden=hidden)
-    forces = engine.forces(engine.feasible_state(params, 1.0, 0.1))
+    forces = engine.output_gradients(engine.feasible_state(params, 1.0, 0.1))
     assert all(bool(torch.isfinite(force).all()) for force in forces)
 
 
@@ -144,7 +144,7 @@ def swept(engine, params, t, stiffness, shares=True, damped=True):
     with engine.seeing(None, engine.options.damped(t if damped else 1.0)):
         state = engine.feasible_state(copied(params), t * rho, t * rho / 10)
         state.stiffness = stiffness
-        engine.sweep(state, engine.forces(state) if shares else None)
+        engine.sweep(state, engine.output_gradients(state) if shares else None)
     return state.params
 
 
@@ -263,7 +263,7 @@ def test_shares_are_shares(seed):
     engine, state = random_problem(
         seed, depth=3, activation="tanh", regularizer={"name": "l2", "strength": 0.3}, nu=0.1 * 4**seed
     )
-    forces = engine.forces(state)
+    forces = engine.output_gradients(state)
     last = Term(state.rho, state.outputs[-1] + state.u / state.rho, state.predictions[-1])
     assert float(_share(last, forces[-1])) == pytest.approx(1.0, abs=1e-12)
     engine.sweep(state, forces)
@@ -324,7 +324,7 @@ def test_a_sweep_without_forces_is_what_it_was(regularizer):
     assert explicit_engine.sweep(explicit, None)
     assert torch.equal(flat(state), flat(explicit))
     used_engine, used = problem()  # and one with forces leaves no trace
-    used_engine.sweep(used, used_engine.forces(used))
+    used_engine.sweep(used, used_engine.output_gradients(used))
     assert torch.equal(flat(state), flat(used)) == (regularizer is None)
     fresh = problem()[1]
     used_engine.forget()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import Named
+from dladmm.compute.execution import Execution
 
 Kind = Literal["classification", "regression"]
 
@@ -44,6 +45,10 @@ class Loss(Named, ABC):
 
         The update of z_L: Equations 5 and 15 for the MLP, Equations 18 and 21 for the GCN.
         """
+
+    def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
+        """:meth:`prox`, for a loss whose iterations may be executed in different ways."""
+        return self.prox(v, target, r)
 
     @abstractmethod
     def decision(self, z: Tensor) -> Tensor:

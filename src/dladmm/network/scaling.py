@@ -108,7 +108,9 @@ class Scaling:
         scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
         per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
         columns = [
-            t.repeat_interleave(first.n_out // first.groups, 0).reshape(first.n_out, -1, *[1] * (x.ndim - 2))
+            t.repeat_interleave(first.channels_out // first.groups, 0).reshape(
+                first.channels_out, -1, *[1] * (x.ndim - 2)
+            )
             for t in per_output
         ]
         return cls(shaped[0], scale, (columns[0], columns[1]))

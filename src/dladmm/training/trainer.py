@@ -18,9 +18,9 @@ from dladmm.base.errors import InputError
 from dladmm.base.history import History, Value
 from dladmm.base.status import Status
 from dladmm.callbacks import Callback
-from dladmm.compute import passes
 from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.precision import product_precision
 from dladmm.compute.recording import Replayed
 from dladmm.compute.shards import Shards
@@ -135,7 +135,12 @@ class Trainer:
         self._advance: Callable[[], Tensor | None]
         self._advance = self._move
         if replays:
-            self._advance = Replayed(self._move, self._depends_on, self.engine.memories, self.engine.forget)
+            self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
+        self.engine.how = Execution(
+            compiled=options.compile,
+            recorded=replays,
+            rounded_directions=options.precision == "bfloat16",
+        )
 
     def _own_method(self) -> Method:
         if self.options.mode == "convergent":
@@ -161,7 +166,7 @@ class Trainer:
         status = self._loop()
         self._complete_last_row()
         self._tell("on_loop_end")
-        self.engine.forget()
+        self.engine.workspace.release()
         certificate = self._certify()
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
@@ -179,7 +184,6 @@ class Trainer:
 
     def restore(self, params: list[dict[str, Tensor]]) -> None:
         """Put other parameters in place, and all variables to their forward pass so that they fit."""
-        self.engine.forget()
         self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
         self._restored = True
 
@@ -220,8 +224,7 @@ class Trainer:
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
         began = time.perf_counter()
-        recorded = isinstance(self._advance, Replayed)
-        with passes.compiling(self.options.compile, recorded), product_precision(self.options.precision):
+        with product_precision(self.options.precision):
             signs = self._advance()
         if signs is None:
             return Status.STALLED
@@ -261,8 +264,13 @@ class Trainer:
 
     def _measured_with_products(self) -> dict[str, Value]:
         row = evaluate(self.engine, self.state, self.validation)
-        row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+        row["stationarity"] = math.sqrt(float(self._measuring.stationarity(self.state)))
         return row
+
+    @property
+    def _measuring(self) -> Engine:
+        """The engine as it measures, outside of iterations: nothing rounded, nothing compiled."""
+        return self.engine.seen_as(how=EAGER)
 
     # Judging -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class Trainer:
     def _certify(self) -> Certificate:
         accelerated = self.options.mode == "accelerated"
         certificate = certify(
-            self.engine, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+            self._measuring, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
         )
         if not self._restored:
             return certificate
@@ -297,7 +305,7 @@ class Trainer:
             "lagrangian": float(energy.lagrangian),
             "primal_residual": root(float(energy.residual_squared)),
             "dual_optimality": root(float(self.engine.dual_optimality(self.state))),
-            "stationarity": root(float(self.engine.stationarity(self.state))),
+            "stationarity": root(float(self._measuring.stationarity(self.state))),
         }
         pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
         return replace(certificate, **pairs)  # type: ignore[arg-type]
@@ -323,8 +331,9 @@ class Trainer:
         for l in range(len(self.engine.chain)):
             tensors |= {f"params.{l}.{name}": p for name, p in self.state.params[l].items()}
             tensors |= {f"outputs.{l}": self.state.outputs[l], f"predictions.{l}": self.state.predictions[l]}
-            for name, value in self.engine.remembered(l).items():
-                tensors[f"memory.{l}.{name}"] = torch.as_tensor(value)
+            for name, number in self.state.curvatures[l].items():
+                tensors[f"memory.{l}.{name}"] = torch.as_tensor(number, dtype=torch.float64)
+        tensors |= {f"memory.{name}": tensor for name, tensor in self.engine.carried(self.state).items()}
         options = self.engine.options
         held, method = self.method.snapshot()
         tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
@@ -361,11 +370,13 @@ class Trainer:
             expected[name].copy_(tensors[name])
         held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
         self.method.resume(held, meta.get("method", {}))
-        self.engine.forget()
         for name, value in tensors.items():
             if name.startswith("memory."):
                 _, l, key = name.split(".", 2)
-                self.engine.remember(int(l), key, value.to(self.state.u.device))
+                if value.ndim == 0:
+                    self.state.curvatures[int(l)][key] = float(value)
+                else:
+                    self.engine.carry(self.state, int(l), key, value.to(self.state.u.device))
         self.state.rho, self.state.nu = float(meta["rho"]), float(meta["nu"])
         self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
         self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
