@@ -120,10 +120,8 @@ def test_a_linear_map_has_an_adjoint_and_its_exact_argmin(layer, shape):
 
 
 def test_which_maps_have_a_closed_form():
-    scope = SubproblemOptions()
-    found = [
-        LinearMap(layer)._diagonal(randn(0, 2, *shape), Work(scope)) is not None for layer, shape in LAYERS
-    ]
+    work = Work(SubproblemOptions())
+    found = [LinearMap(layer)._diagonal(randn(0, 2, *shape), work) is not None for layer, shape in LAYERS]
     assert found == [True, True, True, True, False, False, True, False, True, False]
 
 
@@ -133,18 +131,17 @@ def test_the_exact_weights_are_those_of_least_squares(case, weighted):
     """One solve without damping against lstsq on the explicit matrix of patches, group by group."""
     block, v = case
     params, term, _ = problem(block, v)
-    if weighted:
-        term.rows = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
-    weights = term.rows if weighted else torch.ones(3, 1, dtype=torch.float64)
-    patches = block._patches(v)
+    counts = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64) if weighted else None
+    weights = torch.ones(3, 1, dtype=torch.float64) if counts is None else counts
+    patches = block.patches(v)
     positions = patches.shape[1] // 3
     target = term.target - params["b"].reshape(-1, *[1] * (v.ndim - 2)) if block.bias else term.target.clone()
     rhs = target.flatten(2).reshape(3, block.groups, -1, positions).permute(1, 0, 3, 2)
     rhs = rhs.reshape(block.groups, 3 * positions, -1)
     root = weights.sqrt().repeat_interleave(positions, 0)
     best = torch.linalg.lstsq(root * patches, root * rhs, driver="gelsd").solution
-    scope = Work(SubproblemOptions(damping=0.0), order=(True,))
-    step = block._exact_W(params, v, term, NONE, scope)
+    work = Work(SubproblemOptions(damping=0.0), order=(True,), counts=counts)
+    (step,) = update_linear_parameters(["W"], params, Patches(block, v, term, work), NONE, work)
     ours = patches @ params["W"].reshape(block.groups, -1, block.patch).mT
     torch.testing.assert_close(ours, patches @ best, rtol=0, atol=1e-4)
     torch.testing.assert_close(term.prediction, block.forward(params, v), rtol=0, atol=1e-9)

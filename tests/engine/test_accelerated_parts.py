@@ -141,10 +141,10 @@ def test_forces_where_only_labelled_rows_are_variables(hidden):
 def swept(engine, params, t, stiffness, shares=True, damped=True):
     """One sweep from the feasible state with rho, nu (and damping) times t; the parameters it leads to."""
     rho = engine.risk.H / 5
-    with engine.seeing(None, engine.options.damped(t if damped else 1.0)):
-        state = engine.feasible_state(copied(params), t * rho, t * rho / 10)
-        state.stiffness = stiffness
-        engine.sweep(state, engine.output_gradients(state) if shares else None)
+    seen = engine.seen_as(options=engine.options.damped(t if damped else 1.0))
+    state = seen.feasible_state(copied(params), t * rho, t * rho / 10)
+    state.stiffness = stiffness
+    seen.sweep(state, seen.output_gradients(state) if shares else None)
     return state.params
 
 
@@ -188,9 +188,9 @@ def test_stiff_links_of_a_graph(monkeypatch, hidden, activation, strength):
     first = {}
     true_update = GraphConv.update_parameters
 
-    def update(block, p, v, term, penalty, scope):
+    def update(block, p, v, term, penalty, work):
         old = p["W"].clone()
-        steps = true_update(block, p, v, term, penalty, scope)
+        steps = true_update(block, p, v, term, penalty, work)
         first.setdefault(engine.chain.blocks.index(block), p["W"] - old)
         return steps
 
@@ -327,7 +327,6 @@ def test_a_sweep_without_forces_is_what_it_was(regularizer):
     used_engine.sweep(used, used_engine.output_gradients(used))
     assert torch.equal(flat(state), flat(used)) == (regularizer is None)
     fresh = problem()[1]
-    used_engine.forget()
     used_engine.sweep(fresh)
     assert torch.equal(flat(state), flat(fresh))
 

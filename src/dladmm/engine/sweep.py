@@ -53,7 +53,7 @@ class Engine(MeasuredProblem):
                 continue
             l = update.link
             if gradients is not None and update.backward and self.chain.blocks[l].penalised:
-                share = self._share(self.term(state, l), gradients[l])
+                share = gradient_share(self.term(state, l), gradients[l], self.work(l))
                 penalties[l] = self.penalty.times(share)
             steps += self._update_parameters(state, update, plan, penalties[l], sweep_values)
         state.u.add_(state.residual, alpha=state.rho)
@@ -133,12 +133,13 @@ class Engine(MeasuredProblem):
 
         return joined(self.chunk_rows, of_chunk, v, self.risk.target, self.risk.weight)
 
-    def _share(self, term: Term, gradient: Tensor) -> Tensor:
-        """How much of ``gradient`` reaches a block whose term pulls with ``weight E``: <weight E, g> / ||g||^2."""
-        own = inner_and_square(self.how, term.prediction, term.target, gradient, self.counts)
-        inner, squared = self.comm.total(own)[0]
-        share = (term.weight * ratio(inner, squared, 1.0 / term.weight)).clamp(0.0, 1.0)
-        return share.nan_to_num(1.0)  # of a non-finite trial, which the safeguard refuses
+
+def gradient_share(term: Term, gradient: Tensor, work: Work) -> Tensor:
+    """How much of ``gradient`` reaches a block whose term pulls with ``weight E``: <weight E, g> / ||g||^2, in [0, 1]."""
+    own = inner_and_square(work.how, term.prediction, term.target, gradient, work.counts)
+    inner, squared = work.total(own)[0]
+    share = (term.weight * ratio(inner, squared, 1.0 / term.weight)).clamp(0.0, 1.0)
+    return share.nan_to_num(1.0)  # of a non-finite trial, which the safeguard refuses
 
 
 def last_layer_rate(rho: float, H: float) -> float:
