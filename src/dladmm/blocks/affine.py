@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +10,13 @@ from torch import Tensor, nn
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine_input import exact_a, quadratic_a
 from dladmm.blocks.base import Block, Support
+from dladmm.blocks.rows import Rows, gradient_of_rows
 from dladmm.compute.norms import squared_norm
-from dladmm.compute.passes import by_columns, column_sums, total_square
+from dladmm.compute.passes import by_columns
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.factor import full_precision_gram
 from dladmm.solvers.least_squares import update_linear_parameters
 from dladmm.solvers.terms import Anchor, Params, Step, Term
-
-ROWS_PER_INPUT = 4
-"""With so many rows for every input, two steps of W are cheaper on the Gram matrix of the data than on its rows."""
 
 
 class Affine(Block):
@@ -80,7 +75,7 @@ class Affine(Block):
     ) -> list[Step]:
         """Algorithm 2: lines 7, 10 and 12 backward (b, then W), lines 15, 17 and 21 forward (W, then b)."""
         return update_linear_parameters(
-            parameter_order(params, work), params, Rows(self, v, term, work), penalty, work
+            parameter_order(params, work), params, Rows(self.n_in, v, term, work), penalty, work
         )
 
     def parameter_stationarity(
@@ -103,87 +98,17 @@ class Affine(Block):
     ) -> Tensor:
         return work.how.direction(gradient, by_columns(params["W"]))
 
-    def steps_on_gram(self, n_rows: int) -> bool:
-        """Whether several steps of W in a row are made on the Gram matrix of its input."""
-        return n_rows >= ROWS_PER_INPUT * self.n_in
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        change = self.forward(moves, v)
+        return change if move is None else change.addmm_(move, params["W"].T)
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Rows:
+        return Rows(self.n_in, v, Term(1.0, prediction, prediction), work)
 
 
 def parameter_order(params: Params, work: Work) -> list[str]:
     """b, then W in a backward update; W, then b in a forward one."""
     wanted = [name for forward in work.order for name in (("W", "b") if forward else ("b", "W"))]
     return [name for name in wanted if name in params]
-
-
-def gradient_of_rows(work: Work, target: Tensor, prediction: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """``E^T A`` and the column sums of ``E = prediction - target`` of these rows, each as often as it counts."""
-    E = work.residual(Term(1.0, target, prediction))
-    if work.counts is not None:
-        E.mul_(work.counts)
-    return work.how.direction(E.T, A), column_sums(E)
-
-
-class Rows:
-    """``A``, the rows of a block's input, as the least-squares solver sees it."""
-
-    groups = 1
-
-    def __init__(self, block: Affine, A: Tensor, term: Term, work: Work) -> None:
-        self.block, self.A, self.term, self.work = block, A, term, work
-        self.weight, self.n_inputs = term.weight, block.n_in
-        self.samples = work.samples(len(term.target))
-        self.gram_pays = block.steps_on_gram(work.n_rows(len(term.target)))
-
-    def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        term, work = self.term, self.work
-        product, sums = work.own_sum(gradient_of_rows, term.target, term.prediction, self.A)
-        if not with_column_sums:
-            product, sums = work.total(product, sums)
-            return product, sums, None
-        product, sums, ones = work.total(product, sums, self._own_column_sums().clone())
-        return product, sums, ones
-
-    def gram(self) -> Tensor:
-        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
-            return (full_precision_gram(A, work.counts),)
-
-        return self.work.cached("gram", (self.A,), lambda: self.work.sum(of_rows, self.A)[0])
-
-    def column_sums(self) -> Tensor:
-        make = lambda: self.work.total(self._own_column_sums().clone())[0]  # noqa: E731
-        return self.work.cached("column sums", (self.A,), make)
-
-    def _own_column_sums(self) -> Tensor:
-        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
-            return (column_sums(A, work.counts),)
-
-        return self.work.cached("own column sums", (self.A,), lambda: self.work.own_sum(of_rows, self.A)[0])
-
-    def products(self, heading: Tensor) -> ChunkProducts:
-        return ChunkProducts(self.A, heading, self.term, self.work)
-
-    def squared(self, products: ChunkProducts) -> Tensor:
-        squares = (total_square(work.how, moved, work.counts) for work, _, moved in products)
-        return self.work.total(reduce(Tensor.add_, squares))[0]
-
-    def advance(self, products: ChunkProducts | None, multiple: Tensor | None, shift: Tensor | None) -> None:
-        if products is None or multiple is None:
-            for work, term in self.work.terms(self.term):
-                work.advance(term, None, None, shift)
-            return
-        for work, term, moved in products:
-            work.advance(term, moved, multiple.to(moved.dtype), shift)
-
-
-class ChunkProducts:
-    """``A heading^T`` of every chunk of rows: of one chunk it is kept, of several it is made each time it is read."""
-
-    def __init__(self, A: Tensor, heading: Tensor, term: Term, work: Work) -> None:
-        self.A, self.heading, self.term, self.work = A, heading, term, work
-        self._kept = list(self._make()) if work.one_chunk(len(term.target)) else None
-
-    def __iter__(self) -> Iterator[tuple[Work, Term, Tensor]]:
-        return self._make() if self._kept is None else iter(self._kept)
-
-    def _make(self) -> Iterator[tuple[Work, Term, Tensor]]:
-        for work, term, some in self.work.terms(self.term, self.A):
-            yield work, term, torch.mm(some, self.heading.T, out=work.buffer("moved", term.prediction))

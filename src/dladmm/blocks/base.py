@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Flag, auto
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.operator import Operator
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.solvers.terms import Anchor, Params, Step, Term
 
@@ -146,6 +148,32 @@ class Block(ABC):
         """Squared distance of 0 to the subdifferential of the input's subproblem."""
         gradient = self.input_gradient(params, v, term, work).add_(v - anchor.value, alpha=anchor.weight)
         return squared_norm(gradient, work.counts)
+
+    # For steps that see the network as a whole (streaming mode) ------------------------------------------------
+
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        """``J_B moves + J_v move``: how g(B, v) changes along moves of its parameters and of its input.
+
+        ``move`` is None where the input stays. ``prediction`` is g(B, v).
+        """
+        still = torch.zeros_like(v) if move is None else move
+        return cast(Tensor, torch.func.jvp(self.forward, (params, v), (moves, still))[1])
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
+        """A, where g is ``A W^T + b`` (or a function of it) in its parameters W and b; None for other blocks."""
+        return None
+
+    def parameter_gradient(self, params: Params, v: Tensor, gradient: Tensor, work: Work) -> Params:
+        """``J_B^T gradient``, summed over the samples of all ranks."""
+        names = list(params)
+        with torch.enable_grad():
+            leaves = [params[name].detach().requires_grad_() for name in names]
+            output = self.differentiable_forward(dict(zip(names, leaves, strict=True)), v)
+            own = torch.autograd.grad(output, leaves, work.counted(gradient), allow_unused=True)
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(leaves, own, strict=True)]
+        return dict(zip(names, work.total(*(g.detach() for g in filled)), strict=True))
 
     @abstractmethod
     def to_module(self, params: Params) -> nn.Module:

@@ -217,6 +217,15 @@ class Convolution(Block):
             work,
         )
 
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        change = self.forward(moves, v)
+        return change if move is None else change.add_(self.product(move, params["W"]))
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Patches:
+        return Patches(self, v, Term(1.0, prediction, prediction), work)
+
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self._backward(term.weight * term.residual(), v, params["W"], of_input=True)
 
@@ -234,7 +243,10 @@ class Patches:
         self.samples = work.samples(len(v)) * positions
 
     def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        E = self.work.counted(self.term.residual())
+        return self.adjoint(self.term.residual(), with_column_sums)
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        E = self.work.counted(E)
         shape = (-1, self.channels_inputs) if self.groups == 1 else (self.groups, -1, self.channels_inputs)
         own = self.block.weight_product(E, self.v).reshape(shape), E.flatten(2).sum((0, 2)).double()
         if not with_column_sums:

@@ -70,6 +70,15 @@ class Elementwise(Block):
         _times_derivative(work.how, out, v, gradient, activation=self.activation)
         return out
 
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        if move is None:
+            return torch.zeros_like(v)
+        if isinstance(self.activation, JumpFunction):
+            return surrogate_through(self.activation, v).slope(v) * move
+        return self.activation.write_derivative(v, torch.empty_like(v)).mul_(move)
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         relative = term.weight / anchor.weight
         squared = _distance(

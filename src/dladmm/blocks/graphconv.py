@@ -14,12 +14,14 @@ from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
 from dladmm.blocks.propagation import Matrix, Propagation
+from dladmm.blocks.rows import Rows
 from dladmm.compute.halo import HaloMatrix
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.compute.work import Work
 from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.operator import Operator
 from dladmm.solvers.step_along import StepAlong, move_along
 from dladmm.solvers.subproblems import Trial, searched
 from dladmm.solvers.terms import Anchor, Params, Step, Term
@@ -223,9 +225,40 @@ class GraphConv(Block):
             return gradient
         return torch.zeros_like(v).index_copy_(0, self.graph.rows, gradient)
 
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        change = self.graph.output(self.graph.operand(v), moves["W"])
+        if move is not None:
+            change += self.graph.output(move, params["W"])
+        return change if self.linear else change.mul_(self._derivative(params, v))
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
+        """``H = A~ V W^T`` is linear in W; a gradient in f(H) is handed through f."""
+        A = self.graph.input_rows(self.graph.operand(v), work)
+        if self.graph.rows is not None or not isinstance(A, Tensor):
+            return None
+        slope = None if self.linear else self._derivative(params, v)
+        return PropagatedRows(self.n_in, A, Term(1.0, prediction, prediction), work, slope)
+
+    def _derivative(self, params: Params, v: Tensor) -> Tensor:
+        H = self.graph.output(self.graph.operand(v), params["W"])
+        return self.activation.write_derivative(H, torch.empty_like(H))
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         gradient = self.input_gradient(params, v, term, work).add_(v - anchor.value, alpha=anchor.weight)
         return squared_norm(self.graph.pick(gradient))
+
+
+class PropagatedRows(Rows):
+    """``A~ V`` behind an activation with the derivative ``slope`` (None for the identity)."""
+
+    def __init__(self, n_inputs: int, A: Tensor, term: Term, work: Work, slope: Tensor | None) -> None:
+        super().__init__(n_inputs, A, term, work)
+        self.slope = slope
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return super().adjoint(E if self.slope is None else E * self.slope, with_column_sums)
 
 
 class _Propagated(torch.autograd.Function):

@@ -15,6 +15,7 @@ from dladmm.compute.norms import ratio, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.linear_input import update_linear_input
+from dladmm.solvers.operator import Operator
 from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
@@ -94,6 +95,11 @@ class LinearMap(Block):
 
         is_diagonal, diagonal = work.cached("diagonal", (self,), make, (v.shape[1:], v.dtype))
         return diagonal if is_diagonal else None
+
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        return torch.zeros_like(prediction) if move is None else self.forward({}, move)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self.adjoint(term.weight * term.residual(), v)
@@ -199,6 +205,15 @@ class Composed(Block):
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> Tensor:
         return self.block.parameter_stationarity(params, self.mapped(v), term, penalty, work)
+
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        inner = None if move is None else self.mapped(move)
+        return self.block.push_forward(params, moves, self.mapped(v), inner, prediction)
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
+        return self.block.linear_operator(params, self.mapped(v), prediction, work)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self.adjoint(self.block.input_gradient(params, self.mapped(v), term, work), v)

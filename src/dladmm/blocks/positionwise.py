@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
+from dladmm.blocks.rows import Rows
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.operator import Operator
 from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 
@@ -63,6 +65,25 @@ class Positionwise(Block):
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         inner = _work(term, work)
         return self.affine.input_gradient(params, _rows(v), _term(term), inner).reshape(v.shape)
+
+    def push_forward(
+        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
+    ) -> Tensor:
+        change = self.forward(moves, v)
+        return change if move is None else change + move @ params["W"].T
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator:
+        inner = work.repeated(math.prod(prediction.shape[1:-1]))
+        return PositionRows(
+            self.affine.n_in, _rows(v), Term(1.0, _rows(prediction), _rows(prediction)), inner
+        )
+
+
+class PositionRows(Rows):
+    """The rows of all positions; E has them by sample and position."""
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return super().adjoint(_rows(E), with_column_sums)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine, Elementwise
+from dladmm.blocks.rows import gram_pays
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.network.chain import Chain
@@ -190,7 +191,7 @@ class Needs:
 
     @property
     def _steps_on_gram(self) -> bool:
-        return self.penalty.quadratic is not None and self._affine[0].steps_on_gram(self.n_rows)
+        return self.penalty.quadratic is not None and gram_pays(self.n_rows, self._n_in)
 
     @property
     def _exact_w(self) -> bool:

@@ -135,7 +135,7 @@ class Engine(MeasuredProblem):
 
 
 def gradient_share(term: Term, gradient: Tensor, work: Work) -> Tensor:
-    """How much of ``gradient`` reaches a block whose term pulls with ``weight E``: <weight E, g> / ||g||^2, in [0, 1]."""
+    """The share of ``gradient`` that reaches a block whose term pulls with ``weight E``: <weight E, g> / ||g||^2."""
     own = inner_and_square(work.how, term.prediction, term.target, gradient, work.counts)
     inner, squared = work.total(own)[0]
     share = (term.weight * ratio(inner, squared, 1.0 / term.weight)).clamp(0.0, 1.0)

@@ -46,6 +46,10 @@ class Loss(Named, ABC):
         The update of z_L: Equations 5 and 15 for the MLP, Equations 18 and 21 for the GCN.
         """
 
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        """``d^T l''(z) d`` of each row, shape (N,); where a loss does not know it, its bound ``H ||d||^2``."""
+        return self.H * direction.square().sum(1)
+
     def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
         """:meth:`prox`, for a loss whose iterations may be executed in different ways."""
         return self.prox(v, target, r)

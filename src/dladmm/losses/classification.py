@@ -49,6 +49,11 @@ class CrossEntropy(Classification):
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return F.softmax(z, dim=1) * target.sum(dim=1, keepdim=True) - target
 
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        p = F.softmax(z, dim=1)
+        weighted = p * direction
+        return (weighted * direction).sum(1) - weighted.sum(1).square()
+
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         return self.executed_prox(v, target, r, EAGER)
 
@@ -78,6 +83,10 @@ class BinaryLogistic(Classification):
 
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return torch.sigmoid(z) - target
+
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        p = torch.sigmoid(z)
+        return (p * (1 - p) * direction.square()).sum(1)
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         return self.executed_prox(v, target, r, EAGER)

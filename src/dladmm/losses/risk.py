@@ -98,6 +98,12 @@ class Risk:
         losses = losses if self.weight is None else losses * self.weight[:, 0].double()
         return losses.reshape(len(z), -1).sum(1)
 
+    def curvature(self, z: Tensor, direction: Tensor) -> Tensor:
+        """``d^T R''(z) d``, what every sample adds to it, (N,)."""
+        rows = self.loss.curvature(self.flat(z), self.target, self.flat(direction))
+        rows = rows if self.weight is None else rows * self.weight[:, 0]
+        return rows.reshape(len(z), -1).sum(1)
+
     def gradient(self, z: Tensor) -> Tensor:
         """The gradient of R at z."""
         return self._gradient(self.flat(z)).reshape(z.shape)

@@ -18,6 +18,7 @@ from dladmm.compute.execution import one_launch
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.factor import Factor
 from dladmm.solvers.operator import Operator, grouped
 from dladmm.solvers.terms import Params, Step
 from dladmm.solvers.weight_step import Move, direction_W, length_W, plus_penalty, step_W
@@ -118,6 +119,24 @@ def _mean(
     shift = -(sums / samples).to(b.dtype)
     b += shift
     return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
+
+
+def direction_W_b(
+    d: Tensor, sums: Tensor, ones: Tensor | None, samples: float | Tensor, factor: Factor
+) -> tuple[Tensor, Tensor | None]:
+    """W and b solved together: ``argmin (c/2)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
+
+    With the mean ``m = 1^T A / N`` eliminated, ``W' = -(d - (1^T E) m^T) (C + t I)^-1`` and
+    ``b' = -1^T E / N - W' m``; the factor is that of the centred Gram matrix ``C = A^T A - N m m^T``. ``ones`` is None
+    where there is no b.
+    """
+    if ones is None:
+        return -factor.solve(d), None
+    mean = ones / samples
+    centred = d.clone()
+    _add_outer(centred, -sums, mean)
+    W = -factor.solve(centred)
+    return W, -(sums / samples).to(W.dtype) - _times_ones(W, mean).to(W.dtype)
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:

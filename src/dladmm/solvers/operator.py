@@ -28,6 +28,9 @@ class Operator(Protocol):
     def gram_pays(self) -> bool:
         """Whether products with the Gram matrix are cheaper than products with the rows."""
 
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``E^T A`` of any E, the column sums of E and, where asked for, those of A."""
+
     def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """``E^T A``, the column sums of E and, where asked for, those of A."""
 
