@@ -98,11 +98,11 @@ class Affine(Block):
     ) -> Tensor:
         return work.how.direction(gradient, by_columns(params["W"]))
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        change = self.forward(moves, v)
-        return change if move is None else change.addmm_(move, params["W"].T)
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward(moves, v)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return move @ params["W"].T
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Rows:
         return Rows(self.n_in, v, Term(1.0, prediction, prediction), work)

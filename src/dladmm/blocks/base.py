@@ -70,6 +70,9 @@ class Block(ABC):
     joins_updates: bool = False
     """Whether several updates of its parameters in a row may be asked for in one call (``work.order``)."""
 
+    positions_share_weights: bool = False
+    """Whether the same weights act at every position of an image."""
+
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
 
@@ -151,15 +154,21 @@ class Block(ABC):
 
     # For steps that see the network as a whole (streaming mode) ------------------------------------------------
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        """``J_B moves + J_v move``: how g(B, v) changes along moves of its parameters and of its input.
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        """``J_B moves``: how g(B, v), which is ``prediction``, changes along moves of the parameters."""
 
-        ``move`` is None where the input stays. ``prediction`` is g(B, v).
-        """
-        still = torch.zeros_like(v) if move is None else move
-        return cast(Tensor, torch.func.jvp(self.forward, (params, v), (moves, still))[1])
+        def of_parameters(values: Params) -> Tensor:
+            return self.forward(values, v)
+
+        return cast(Tensor, torch.func.jvp(of_parameters, (params,), (moves,))[1])
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        """``J_v move``: how g(B, v) changes along a move of the input."""
+
+        def of_input(value: Tensor) -> Tensor:
+            return self.forward(params, value)
+
+        return cast(Tensor, torch.func.jvp(of_input, (v,), (move,))[1])
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
         """A, where g is ``A W^T + b`` (or a function of it) in its parameters W and b; None for other blocks."""

@@ -35,6 +35,7 @@ class Convolution(Block):
 
     support = Support.COUNTS | Support.RANKS
     linear = True
+    positions_share_weights = True
     penalised = ("W",)
 
     def __init__(
@@ -217,11 +218,11 @@ class Convolution(Block):
             work,
         )
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        change = self.forward(moves, v)
-        return change if move is None else change.add_(self.product(move, params["W"]))
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward(moves, v)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.product(move, params["W"])
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Patches:
         return Patches(self, v, Term(1.0, prediction, prediction), work)

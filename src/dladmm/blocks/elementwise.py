@@ -70,11 +70,7 @@ class Elementwise(Block):
         _times_derivative(work.how, out, v, gradient, activation=self.activation)
         return out
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        if move is None:
-            return torch.zeros_like(v)
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         if isinstance(self.activation, JumpFunction):
             return surrogate_through(self.activation, v).slope(v) * move
         return self.activation.write_derivative(v, torch.empty_like(v)).mul_(move)

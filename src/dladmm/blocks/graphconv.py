@@ -225,12 +225,12 @@ class GraphConv(Block):
             return gradient
         return torch.zeros_like(v).index_copy_(0, self.graph.rows, gradient)
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         change = self.graph.output(self.graph.operand(v), moves["W"])
-        if move is not None:
-            change += self.graph.output(move, params["W"])
+        return change if self.linear else change.mul_(self._derivative(params, v))
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        change = self.graph.output(move, params["W"])
         return change if self.linear else change.mul_(self._derivative(params, v))
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:

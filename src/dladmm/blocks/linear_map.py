@@ -96,10 +96,8 @@ class LinearMap(Block):
         is_diagonal, diagonal = work.cached("diagonal", (self,), make, (v.shape[1:], v.dtype))
         return diagonal if is_diagonal else None
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        return torch.zeros_like(prediction) if move is None else self.forward({}, move)
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward({}, move)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self.adjoint(term.weight * term.residual(), v)
@@ -121,6 +119,7 @@ class Composed(Block):
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
         self.joins_updates = block.joins_updates
+        self.positions_share_weights = block.positions_share_weights
 
     def __repr__(self) -> str:
         return f"Composed({', '.join(repr(m.module) for m in self.maps)}, {self.block!r})"
@@ -206,11 +205,11 @@ class Composed(Block):
     ) -> Tensor:
         return self.block.parameter_stationarity(params, self.mapped(v), term, penalty, work)
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        inner = None if move is None else self.mapped(move)
-        return self.block.push_forward(params, moves, self.mapped(v), inner, prediction)
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.block.push_parameters(params, moves, self.mapped(v), prediction)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.block.push_input(params, self.mapped(v), self.mapped(move), prediction)
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
         return self.block.linear_operator(params, self.mapped(v), prediction, work)

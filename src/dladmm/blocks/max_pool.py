@@ -84,12 +84,8 @@ class MaxPool(Block):
             return write
         return whole.flatten(2 + len(sizes))
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         """The move of each window's largest entry, the first where several share the maximum."""
-        if move is None:
-            return torch.zeros_like(prediction)
         places = self._windows(v).argmax(-1, keepdim=True)
         return self._windows(move).gather(-1, places)[..., 0].reshape(prediction.shape)
 

@@ -66,11 +66,11 @@ class Positionwise(Block):
         inner = _work(term, work)
         return self.affine.input_gradient(params, _rows(v), _term(term), inner).reshape(v.shape)
 
-    def push_forward(
-        self, params: Params, moves: Params, v: Tensor, move: Tensor | None, prediction: Tensor
-    ) -> Tensor:
-        change = self.forward(moves, v)
-        return change if move is None else change + move @ params["W"].T
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward(moves, v)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return move @ params["W"].T
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator:
         inner = work.repeated(math.prod(prediction.shape[1:-1]))

@@ -24,6 +24,8 @@ class Loss(Named, ABC):
 
     kind: Kind
     H: float
+    takes_soft_labels: ClassVar[bool] = False
+    """Whether targets are class probabilities, so that labels may be smoothed."""
     exact: ClassVar[bool] = True
     """Whether ``prox`` is exact; if not, it is FISTA."""
 

@@ -31,6 +31,7 @@ class CrossEntropy(Classification):
     """
 
     name: ClassVar[str] = "cross_entropy"
+    takes_soft_labels: ClassVar[bool] = True
     H = 0.5
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:

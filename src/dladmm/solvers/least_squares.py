@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from dladmm.compute.execution import one_launch
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.factor import Factor
 from dladmm.solvers.operator import Operator, grouped
 from dladmm.solvers.terms import Params, Step
 from dladmm.solvers.weight_step import Move, direction_W, length_W, plus_penalty, step_W
@@ -121,8 +121,15 @@ def _mean(
     return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
 
 
+class Metric(Protocol):
+    """A factored matrix ``C + t I``."""
+
+    def solve(self, d: Tensor) -> Tensor:
+        """``d (C + t I)^-1`` for the rows of d."""
+
+
 def direction_W_b(
-    d: Tensor, sums: Tensor, ones: Tensor | None, samples: float | Tensor, factor: Factor
+    d: Tensor, sums: Tensor, ones: Tensor | None, samples: float | Tensor, factor: Metric
 ) -> tuple[Tensor, Tensor | None]:
     """W and b solved together: ``argmin (c/2)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
 

@@ -25,11 +25,13 @@ from dladmm.compute.precision import product_precision
 from dladmm.compute.recording import Replayed
 from dladmm.compute.shards import Shards
 from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.batches import Batches
 from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.method import Method, MethodFactory, Plain
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.state import State
+from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 from dladmm.network.chain import Chain
@@ -87,22 +89,23 @@ class Trainer:
         *,
         penalty: Regularizer | None = None,
         params: list[dict[str, Tensor]],
-        rows: Tensor | None = None,
+        counts: Tensor | None = None,
         validation: tuple[Tensor, Risk] | None = None,
         callbacks: Sequence[Callback] = (),
         method: MethodFactory | None = None,
         scaling: Scaling | None = None,
         seed: int = 0,
-        at_once: int | None = None,
+        chunk_rows: int | None = None,
+        batches: Batches | None = None,
         comm: Communicator = ALONE,
         shards: Shards | None = None,
     ) -> None:
-        self._scaling, self._seed, self.comm = scaling, seed, comm
+        self._scaling, self._seed, self.comm, self._batches = scaling, seed, comm, batches
         self._agreement = Agreement(comm)
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once, comm, shards)
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, counts, chunk_rows, comm, shards)
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
@@ -145,7 +148,20 @@ class Trainer:
     def _own_method(self) -> Method:
         if self.options.mode == "convergent":
             return Plain(self.engine)
-        return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
+        if self.options.mode == "accelerated":
+            return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
+        assert self._batches is not None
+        o = self.options
+        return Streaming(
+            self.engine,
+            self.state,
+            self._batches,
+            o.max_iter,
+            o.streaming,
+            o.dropout,
+            self._seed,
+            self._scaling,
+        )
 
     def _other_method(self, make: MethodFactory) -> Method:
         """Another method, which starts feasible and brings the engine it is measured with."""
