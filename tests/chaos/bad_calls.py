@@ -73,7 +73,7 @@ REFUSED_CALLS: REFUSED = [
     ("sw nan", lambda: trained(sample_weight=np.full(12, np.nan)),
      InputError, "sample_weight must be finite and positive; leave out the"),
     ("sw shape", lambda: trained(sample_weight=np.ones(5)),
-     InputError, "sample_weight must have shape (12,), one a sample, got"),
+     InputError, "sample_weight must have shape (12,), one per sample, got"),
     ("sw zero", lambda: trained(sample_weight=np.zeros(12)),
      InputError, "sample_weight must be finite and positive; leave out the"),
     ("sw string", lambda: trained(sample_weight="much"),

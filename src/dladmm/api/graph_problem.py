@@ -102,7 +102,7 @@ def graph_problem(
     held_out = _held_out(settings.validation, given, n_nodes)
     labels = to_tensor(given.y, "y").cpu()
     if labels.ndim == 0 or len(labels) != n_nodes:
-        raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
+        raise InputError(f"y must have one entry per node, {n_nodes}; got shape {tuple(labels.shape)}.")
     seen = train if held_out is None else train | held_out
     if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
         raise InputError("y contains NaN or infinite values on labelled nodes.")

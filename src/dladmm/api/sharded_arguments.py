@@ -20,7 +20,7 @@ Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
 WHOLE = ("X", "y", "sample_weight", "target_mask")
-"""The arguments that have one row a sample."""
+"""The arguments that have one row per sample."""
 
 SAMPLED = 64
 """Rows looked at to see whether all ranks were given the same data."""

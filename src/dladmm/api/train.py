@@ -72,9 +72,9 @@ def train(
 
     ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
     :class:`~dladmm.network.chain.Chain` such as :func:`dladmm.mlp` builds. It may hold convolutions, pooling,
-    :class:`~dladmm.Recurrent` layers and modules of your own (docs/any_network.md). ``X`` has one row a sample, of any
-    shape the network takes; ``y`` holds class indices, or real targets for a regression loss, one a sample
-    or one a time step where the network answers at each. ``init="fresh"`` draws new weights from ``random_state``,
+    :class:`~dladmm.Recurrent` layers and modules of your own (docs/any_network.md). ``X`` has one row per sample, of any
+    shape the network takes; ``y`` holds class indices, or real targets for a regression loss, one per sample
+    or one per time step where the network answers at each. ``init="fresh"`` draws new weights from ``random_state``,
     ``init="keep"`` starts from the module's own.
     ``regularizer="auto"`` is the mode's own penalty (none in convergent mode), ``None`` is none.
     ``loss`` may be a convex function ``fn(outputs, targets)`` (:class:`~dladmm.CallableLoss`).

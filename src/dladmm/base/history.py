@@ -1,4 +1,4 @@
-"""What a run recorded, one entry an iteration."""
+"""What a run recorded, one entry per iteration."""
 
 from __future__ import annotations
 

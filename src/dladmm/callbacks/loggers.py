@@ -79,7 +79,7 @@ class Logger(Callback, ABC):
 
 
 class _FileLogger(Logger):
-    """One line an iteration. The file always holds the run's own history, so a resumed run leaves no line twice."""
+    """One line per iteration. The file always holds the run's own history, so a resumed run leaves no line twice."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -114,7 +114,7 @@ class _FileLogger(Logger):
 
 
 class CSVLogger(_FileLogger):
-    """The history as a CSV file, a line an iteration; empty where a column was not measured."""
+    """The history as a CSV file, a line per iteration; empty where a column was not measured."""
 
     def _heading(self) -> str:
         return _csv(list(History()))
@@ -124,7 +124,7 @@ class CSVLogger(_FileLogger):
 
 
 class JSONLinesLogger(_FileLogger):
-    """The history as JSON lines, an object an iteration; null where a column was not measured."""
+    """The history as JSON lines, an object per iteration; null where a column was not measured."""
 
     def _line(self, row: dict[str, Value]) -> str:
         return json.dumps(row, allow_nan=False) + "\n"

@@ -107,7 +107,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _verdicts(reports: list[FileReport]) -> Iterator[str]:
-    """A line for a data set that is whole or absent; a line a file for one that is neither."""
+    """A line for a data set that is whole or absent; a line per file for one that is neither."""
     for name in DATASETS:
         mine = [report for report in reports if report.dataset == name]
         states = {report.state for report in mine}

@@ -83,7 +83,7 @@ def load_graph(config: RunConfig) -> Any:
     arrays = read_npz(path, ("x", "edge_index", "y", "train_mask"))
     y, edges = (_whole(arrays[name], name, path) for name in ("y", "edge_index"))
     if y.ndim != 1 or len(y) == 0 or int(y.max()) >= MOST_CLASSES:
-        raise InputError(f"{path}: y must hold one class a node, numbered 0, 1, 2, ...; got {y.shape}.")
+        raise InputError(f"{path}: y must hold one class per node, numbered 0, 1, 2, ...; got {y.shape}.")
     none = np.zeros(len(y), dtype=bool)
     train, val, test = (
         torch.from_numpy(_whole(arrays.get(f"{part}_mask", none), f"{part}_mask", path) != 0)
@@ -115,7 +115,7 @@ def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) ->
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or len(x) != (len(y) if y.ndim else None):
         raise InputError(
-            f"x must have one row a sample and y one entry a row; got shapes {x.shape} and {y.shape}."
+            f"x must have one row per sample and y one entry per row; got shapes {x.shape} and {y.shape}."
         )
     kept, held, encoded, n_outputs, classes = split_rows(y, config)
     return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
@@ -141,7 +141,7 @@ def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
     """Labels as 0..C-1 with their names, or real targets as columns."""
     if get_loss(loss).kind == "classification":
         if y.ndim != 1 or len(y) == 0:
-            raise InputError(f"the target must hold one label a row, got shape {y.shape}.")
+            raise InputError(f"the target must hold one label per row, got shape {y.shape}.")
         classes, encoded = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"the target holds one class only ({classes[0]}); at least two are needed.")

@@ -24,7 +24,7 @@ from dladmm.datasets._registry import Dataset, dataset
 Progress = Callable[[str, int, int], None]  #: file name, bytes so far, bytes in all
 ATTEMPTS = 5  #: at one address, as long as each brings some bytes before the connection is cut
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, and between two packets
-PATIENCE, SLOWEST = 60.0, 2000.0  #: seconds after which a server must have sent so many bytes a second
+PATIENCE, SLOWEST = 60.0, 2000.0  #: seconds after which a server must have sent so many bytes per second
 CHUNK = 1 << 16
 
 

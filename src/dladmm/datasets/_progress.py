@@ -1,4 +1,4 @@
-"""How a download shows itself: a bar on a terminal, a line a file elsewhere; always on stderr."""
+"""How a download shows itself: a bar on a terminal, a line per file elsewhere; always on stderr."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def _check(holds: bool, argument: str, got: object, allowed: str) -> None:
 
 def _check_labels(name: str, y: torch.Tensor, rows: int, n_classes: int) -> None:
     _check(y.dtype == torch.int64, name, f"of dtype {y.dtype}", "of dtype torch.int64")
-    _check(y.shape == (rows,), name, f"of shape {tuple(y.shape)}", f"of shape ({rows},), one label a row")
+    _check(y.shape == (rows,), name, f"of shape {tuple(y.shape)}", f"of shape ({rows},), one label per row")
     if rows:
         low, high = int(y.min()), int(y.max())
         _check(low >= 0 and high < n_classes, name, f"in {low}..{high}", f"in 0..{n_classes - 1}")
@@ -30,7 +30,7 @@ def _check_labels(name: str, y: torch.Tensor, rows: int, n_classes: int) -> None
 class ImageData:
     """Labelled rows, split into training, test and (where there is one) validation rows.
 
-    Images are flattened, one a row, with pixels in [0, 1]; `image_shape` is (height, width). The toy sets
+    Images are flattened, one per row, with pixels in [0, 1]; `image_shape` is (height, width). The toy sets
     `moons` and `spirals` are points in the plane, with `image_shape` None.
     """
 

@@ -2,7 +2,7 @@
 
 The npz file stores the graph and the keyword counts of each author as compressed sparse rows. As in the
 original benchmark and in PyG a count becomes 1, and the graph becomes undirected without self loops. There
-is no public split. The paper trains on 100 nodes a class (its label rates 8.18 % and 1.45 %) and tests on
+is no public split. The paper trains on 100 nodes per class (its label rates 8.18 % and 1.45 %) and tests on
 1,000 of the rest.
 """
 

@@ -90,7 +90,7 @@ _KARATE_COMMUNITIES = (
 def karate(*, labels_per_class: int = 1) -> GraphData:
     """Zachary's karate club: 34 members, 78 ties (156 directed edges), 4 communities, identity features.
 
-    The first `labels_per_class` members of each community train (one a community, as in PyG, unless more are
+    The first `labels_per_class` members of each community train (one per community, as in PyG, unless more are
     asked for); all others test.
     """
     labels_per_class = whole_number(labels_per_class, "labels_per_class", least=1)

@@ -156,10 +156,10 @@ def _one_hot(data: bytes, source: str) -> NDArray[Any]:
 
 
 def _test_index(data: bytes, source: str) -> NDArray[np.int64]:
-    """Node numbers, one a line, in ASCII digits."""
+    """Node numbers, one per line, in ASCII digits."""
     words = data.split()
     if not words or not all(word.isdigit() and len(word) <= 9 for word in words):
-        raise DataError(f"{source}: should hold whole numbers, one a line; fetch the file again")
+        raise DataError(f"{source}: should hold whole numbers, one per line; fetch the file again")
     return np.array([int(word) for word in words], dtype=np.int64)
 
 

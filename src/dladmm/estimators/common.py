@@ -22,7 +22,7 @@ def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
         isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
     ):
         raise InputError(
-            f"hidden_layer_sizes must be whole numbers >= 1, one a hidden layer, got {hidden_layer_sizes!r}."
+            f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
         )
     return tuple(int(width) for width in sizes)
 

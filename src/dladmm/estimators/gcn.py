@@ -197,8 +197,8 @@ def _unpack(
         raise InputError("train_mask is missing: it says which nodes are labelled.")
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise InputTypeError(f"y must hold one label a node, got shape {labels.shape}.")
+        raise InputTypeError(f"y must hold one label per node, got shape {labels.shape}.")
     shape = getattr(X, "shape", None) or np.shape(X)
     if len(shape) == 2 and 0 < shape[0] != len(labels):
-        raise InputError(f"y must hold one label a node, {shape[0]}; got {len(labels)}.")
+        raise InputError(f"y must hold one label per node, {shape[0]}; got {len(labels)}.")
     return X, edge_index, labels, train_mask, val_mask

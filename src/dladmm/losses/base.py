@@ -28,7 +28,7 @@ class Loss(Named, ABC):
 
     @abstractmethod
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
-        """The targets as the loss wants them, one row a sample; raises InputError where that cannot be."""
+        """The targets as the loss wants them, one row per sample; raises InputError where that cannot be."""
 
     @abstractmethod
     def rows(self, z: Tensor, target: Tensor) -> Tensor:

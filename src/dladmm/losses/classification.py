@@ -26,7 +26,7 @@ class Classification(Loss):
 class CrossEntropy(Classification):
     """argmin_z logsumexp(z) - y^T z + (r/2)||z - v||^2, softmax cross-entropy; equations (5) and (15).
 
-    Solved exactly by Newton's method in one unknown a row, see :func:`softmax_prox`. Soft labels are welcome.
+    Solved exactly by Newton's method in one unknown per row, see :func:`softmax_prox`. Soft labels are welcome.
     """
 
     name: ClassVar[str] = "cross_entropy"

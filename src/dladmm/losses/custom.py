@@ -24,7 +24,7 @@ from dladmm.losses.targets import yes_no
 class CallableLoss(Loss):
     """argmin_z sum_i fn(z, y)_i + (r/2)||z - v||^2 for a function of your own, by FISTA; equations (5), (15).
 
-    ``fn(z, target)`` gives one loss a row, shape (N,), or their sum; it must be convex in z, one row must not
+    ``fn(z, target)`` gives one loss per row, shape (N,), or their sum; it must be convex in z, one row must not
     look at another, and ``H`` must bound the Lipschitz constant of a row's gradient. Gradients by autograd. Without
     an ``H`` training estimates one from the targets (:func:`estimated`) and says so.
     """
@@ -62,7 +62,7 @@ class CallableLoss(Loss):
             raise InputTypeError(f"fn must return a tensor, got {type(losses).__name__}.")
         if losses.shape not in (z.shape[:1], torch.Size([])):
             raise InputError(
-                f"fn must return one loss a row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
+                f"fn must return one loss per row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
             )
         return losses
 

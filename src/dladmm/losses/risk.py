@@ -38,7 +38,7 @@ class Risk:
             raise InputError(f"solver must be 'auto' or 'fista'; got {self.solver!r}")
         n = len(self.target)
         if self.weight is not None and self.weight.shape != (n, 1):
-            raise InputError(f"weight must have shape ({n}, 1), one a row; got {tuple(self.weight.shape)}")
+            raise InputError(f"weight must have shape ({n}, 1), one per row; got {tuple(self.weight.shape)}")
 
     def n_labelled(self, rows: Tensor | None = None) -> float:
         """How many targets count on all ranks, each as often as its sample does."""
@@ -69,7 +69,7 @@ class Risk:
         return self.target[self._rows], self._weight[self._rows]
 
     def flat(self, z: Tensor) -> Tensor:
-        """z with one row a target."""
+        """z with one row per target."""
         return z.reshape(-1, z.shape[-1])
 
     def _counting(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,7 +85,7 @@ class Risk:
         rows = self.loss.rows(z, target).double()
         if rows.ndim == 0:
             if bool((self.weight != self.weight[0]).any()):
-                raise InputError("fn returned a sum; with unequal row weights it must return one loss a row")
+                raise InputError("fn returned a sum; with unequal row weights it must return one loss per row")
             return rows * weight[0, 0].double()
         return torch.dot(rows, weight[:, 0].double())
 
@@ -93,7 +93,7 @@ class Risk:
         """What every sample adds to R, float64 (N,)."""
         losses = self.loss.rows(self.flat(z), self.target).double()
         if losses.ndim == 0:
-            raise InputError("fn returned a sum; with sample weights it must return one loss a row")
+            raise InputError("fn returned a sum; with sample weights it must return one loss per row")
         losses = losses if self.weight is None else losses * self.weight[:, 0].double()
         return losses.reshape(len(z), -1).sum(1)
 

@@ -1,4 +1,4 @@
-"""The prox of softmax cross-entropy: one unknown a row."""
+"""The prox of softmax cross-entropy: one unknown per row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ float32: enough for every case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 
 def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     """argmin_z (sum_i y_i) logsumexp(z) - y^T z + (r/2)||z - v||^2 row by row, in float64; eq. (5), (15).
 
-    With p the softmax of z, one unknown a row is enough, s = logsumexp(z): optimality p - y + r (z - v) = 0
+    With p the softmax of z, one unknown per row is enough, s = logsumexp(z): optimality p - y + r (z - v) = 0
     reads w_i + log w_i = v_i + y_i/r - s - log r for w_i = p_i/r, so w_i is the Wright omega function of the
     right side, and sum_i w_i = 1/r fixes s. Newton's method runs on
 

@@ -1,4 +1,4 @@
-"""Targets as the losses want them: one row a sample, checked."""
+"""Targets as the losses want them: one row per sample, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dladmm.base.errors import InputError
 
 
 def holds_labels(y: Tensor) -> bool:
-    """Whether y has one entry a row: (N,) or (N, 1)."""
+    """Whether y has one entry per row: (N,) or (N, 1)."""
     return y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1)
 
 
@@ -23,7 +23,7 @@ def as_columns(y: Tensor, n_outputs: int) -> Tensor:
 
 
 def one_hot(y: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
-    """One column a class from the labels 0 .. n_classes - 1."""
+    """One column per class from the labels 0 .. n_classes - 1."""
     flat = y.reshape(-1)
     labels = flat.long()
     if flat.is_floating_point() and not (flat == labels).all():

@@ -107,14 +107,14 @@ def check_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
             f"indices make one with mask = torch.zeros(n_nodes, dtype=torch.bool); mask[indices] = True."
         )
     if chosen.shape != (n_nodes,):
-        raise InputError(f"{name} must have shape ({n_nodes},), one entry a node, got {tuple(chosen.shape)}.")
+        raise InputError(f"{name} must have shape ({n_nodes},), one entry per node, got {tuple(chosen.shape)}.")
     if not bool(chosen.any()):
         raise InputError(f"{name} selects no node; at least one is needed.")
     return chosen
 
 
 def check_node_features(x: Any, dtype: torch.dtype) -> sparse.csr_array | np.ndarray[Any, Any]:
-    """Finite features, one row a node: a scipy CSR matrix where they came sparse, else a numpy array; float64."""
+    """Finite features, one row per node: a scipy CSR matrix where they came sparse, else a numpy array; float64."""
     if isinstance(x, Tensor):
         x = x.detach().cpu().numpy() if x.layout == torch.strided else scipy_matrix(x)
     values = x.data if sparse.issparse(x) else np.asarray(x)

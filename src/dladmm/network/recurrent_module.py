@@ -11,7 +11,7 @@ class Recurrent(nn.Module):
     """Torch's ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, read as a function of the sequence alone.
 
     Torch's layers return a pair, which an ``nn.Sequential`` cannot hand on. This returns the last hidden state
-    (samples, hidden) for one answer a sequence, or with ``last=False`` all of them (samples, time, hidden).
+    (samples, hidden) for one answer per sequence, or with ``last=False`` all of them (samples, time, hidden).
 
     >>> network = nn.Sequential(Recurrent(nn.GRU(8, 32, batch_first=True)), nn.Linear(32, 10))
     """

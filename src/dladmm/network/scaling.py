@@ -81,7 +81,7 @@ class Scaling:
     def _of_features(
         cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None, comm: Communicator
     ) -> Scaling | None:
-        """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
+        """One shift and scale per feature, from as many rows at a time as ``at_once`` says."""
         if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
             return None
         shift = _mean(x, rows, at_once, comm) if first.bias else _nothing(x)
@@ -96,7 +96,7 @@ class Scaling:
 
     @classmethod
     def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator) -> Scaling:
-        """One shift and scale a channel; the mean is over samples and positions."""
+        """One shift and scale per channel; the mean is over samples and positions."""
         channels = x.transpose(0, 1).flatten(1).T
         counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
         centred = first.bias and not any(first.padding)
@@ -117,7 +117,7 @@ class Scaling:
     def of_nodes(
         cls, features: Any, dtype: torch.dtype, device: torch.device, comm: Communicator = ALONE
     ) -> Scaling:
-        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all.
+        """One number per feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all.
 
         With ``comm`` the features are those of one rank's nodes.
         """

@@ -1,4 +1,4 @@
-"""What all ranks of a run must hold alike, agreed on once an iteration."""
+"""What all ranks of a run must hold alike, agreed on once per iteration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Agreement:
                 self._warned = True
                 warnings.warn(
                     "the ranks rounded the parameters differently (different processors or libraries); those of "
-                    "rank 0 are taken from now on, at the price of one broadcast an iteration.",
+                    "rank 0 are taken from now on, at the price of one broadcast per iteration.",
                     RanksDiffered,
                     stacklevel=2,
                 )

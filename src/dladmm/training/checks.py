@@ -140,7 +140,7 @@ def check_fits(
                 f"shape {tuple(v.shape[1:])} and said: {error}"
             ) from error
         if not isinstance(output, Tensor) or len(output) != len(v):
-            raise InputError(f"{block!r} must return a tensor with one row a sample.")
+            raise InputError(f"{block!r} must return a tensor with one row per sample.")
         v = output
     if v.shape[-1] != n_outputs:
         raise InputError(
@@ -160,7 +160,7 @@ def check_targets(
     device: torch.device,
     positions: tuple[int, ...] = (),
 ) -> Tensor:
-    """Targets as the loss wants them, one row a sample, or one a position of the network's output."""
+    """Targets as the loss wants them, one row per sample, or one per position of the network's output."""
     target = to_tensor(y, name)
     if target.is_complex():
         raise InputTypeError(f"{name} is complex; only real numbers are supported.")
@@ -172,7 +172,7 @@ def check_targets(
     if positions:
         if target.shape[1 : 1 + len(positions)] != positions:
             raise InputError(
-                f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions a sample."
+                f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions per sample."
             )
         target = target.flatten(0, len(positions))
     encoded = loss.encode(target.cpu(), n_outputs, dtype)
@@ -198,11 +198,11 @@ def check_mask(
 
 
 def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
-    """Row multiplicities (N, 1): finite, positive, one a sample."""
+    """Row multiplicities (N, 1): finite, positive, one per sample."""
     weight = to_tensor(sample_weight, "sample_weight").to(device=x.device, dtype=x.dtype)
     if weight.shape not in ((len(x),), (len(x), 1)):
         raise InputError(
-            f"sample_weight must have shape ({len(x)},), one a sample, got {tuple(weight.shape)}."
+            f"sample_weight must have shape ({len(x)},), one per sample, got {tuple(weight.shape)}."
         )
     if not bool(torch.isfinite(weight).all()) or not bool((weight > 0).all()):
         raise InputError(

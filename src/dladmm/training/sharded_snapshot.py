@@ -32,7 +32,7 @@ _SHARD = re.compile(r"checkpoint-\d{6,18}\.[0-9a-f]{8}\.\d{5,}-of-\d{5,}\.dladmm
 
 
 def by_rows(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of a snapshot has one row a sample."""
+    """Whether a tensor of a snapshot has one row per sample."""
     if name == "u" or name.startswith(("outputs.", "predictions.")):
         return True
     return name.startswith("memory.") and tensor.ndim > 0
