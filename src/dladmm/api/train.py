@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
@@ -18,7 +17,7 @@ from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.memory import bytes_of, chunk, needs_of
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
-from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
+from dladmm.losses import CallableLoss, Loss, Risk, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.scaling import Scaling
@@ -148,10 +147,10 @@ def train(
         return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix, not comm.alone)
 
     x, target, counts = prepare(X, y, target_mask, "")
-    if isinstance(the_loss, CallableLoss) and math.isnan(the_loss.H):
+    if the_loss.lacks_H:
         if not comm.alone:
             raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
-        the_loss = estimated(the_loss, target)
+        the_loss = the_loss.with_estimated_H(target)
         warnings.warn(
             f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
             "certificate is as good as this estimate. Give CallableLoss an H where you know one.",

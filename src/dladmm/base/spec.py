@@ -1,4 +1,4 @@
-"""Names and dictionaries for the small objects people choose by name: activations, losses, penalties.
+"""Names and dictionaries for objects chosen by name: activations, losses, penalties.
 
 A *spec* is what such an object looks like in a JSON file: ``{"name": "leaky_relu", "slope": 0.1}``.
 """

@@ -24,7 +24,6 @@ from dladmm.compute.norms import squared_norm
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
-from dladmm.regularizers import NonNegative
 
 
 class TrueObjective(Engine):
@@ -56,8 +55,10 @@ class GradientMethod:
     ) -> None:
         if engine.chain.follows_forward:
             raise InputError(f"{name} has no variables besides the weights: leave rows='train' out.")
-        if isinstance(engine.penalty, NonNegative):
-            raise InputError(f"{name} cannot keep the constraint non_negative; use l1, l2 or no regularizer.")
+        if engine.penalty.is_constraint:
+            raise InputError(
+                f"{name} cannot keep the constraint {engine.penalty.name}; use l1, l2 or no regularizer."
+            )
         self.name = name
         self.engine: Engine = TrueObjective(
             engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.rows

@@ -78,7 +78,7 @@ def _plain(name: str, value: Any) -> Any:
     """A parameter as JSON can hold it; callbacks and generators are left out."""
     if name == "callbacks":
         return []
-    if isinstance(value, (Named, Loss)):
+    if isinstance(value, Named):
         return value.to_spec()
     if isinstance(value, (tuple, list)):
         return [int(item) for item in value]

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation
-from dladmm.activations.jumps import JumpFunction
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
 from dladmm.compute.sparse import SparseMatrix
@@ -126,12 +125,10 @@ def jump_settings(chain: Chain) -> dict[str, Any]:
     Signs fit noise sooner than other networks. They have no unit of length, so the initial scale is that of the last
     layer alone. Levels do have one: z must reach them, so there inputs stay as they are and weights have He's size.
     """
-    jumps = [
-        b.activation for b in chain if isinstance(b, Elementwise) and isinstance(b.activation, JumpFunction)
-    ]
-    if any(len(jump.pieces()) > 2 for jump in jumps):
+    levels = [block.activation.n_levels for block in chain if isinstance(block, Elementwise)]
+    if any(n > 2 for n in levels):
         return STAIRS
-    return JUMPS if jumps else {}
+    return JUMPS if any(levels) else {}
 
 
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:

@@ -107,7 +107,9 @@ def check_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
             f"indices make one with mask = torch.zeros(n_nodes, dtype=torch.bool); mask[indices] = True."
         )
     if chosen.shape != (n_nodes,):
-        raise InputError(f"{name} must have shape ({n_nodes},), one entry per node, got {tuple(chosen.shape)}.")
+        raise InputError(
+            f"{name} must have shape ({n_nodes},), one entry per node, got {tuple(chosen.shape)}."
+        )
     if not bool(chosen.any()):
         raise InputError(f"{name} selects no node; at least one is needed.")
     return chosen
