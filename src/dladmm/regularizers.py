@@ -237,5 +237,5 @@ REGULARIZERS: dict[str, type[Regularizer]] = {
 
 
 def get_regularizer(spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
-    """The penalty for ``spec``: None, a name such as "l2", a dictionary {"name": "l1", "strength": 0.1}, or the object."""
+    """The penalty for ``spec``: None, a name ("l2"), a dictionary {"name": "l1", "strength": 0.1}, or the object."""
     return NoPenalty() if spec is None else from_spec("regularizer", REGULARIZERS, Regularizer, spec)

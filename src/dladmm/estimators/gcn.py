@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dladmm.api.graph_problem import Rows
+from dladmm.api.graph_problem import VariableRows
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.status import Status
@@ -26,7 +26,7 @@ from dladmm.engine.options import Mode, given
 from dladmm.estimators.common import classes_of, finite_output, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
-from dladmm.network.graph import check_mask, check_node_features
+from dladmm.network.graph import check_node_features, check_node_mask
 from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         mode: Mode = "accelerated",
         rho: float | None = None,
         mu: float | None = None,
-        rows: Rows = "all",
+        rows: VariableRows = "all",
         regularizer: Any = "auto",
         w_solver: str = "exact",
         max_iter: int = 200,
@@ -92,8 +92,8 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         """Train on the nodes of ``train_mask``; ``val_mask``, where given, adds its columns to ``history_``."""
         x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
         n_nodes = len(labels)
-        chosen = check_mask(mask, n_nodes, "train_mask").numpy()
-        seen = chosen if val is None else chosen | check_mask(val, n_nodes, "val_mask").numpy()
+        chosen = check_node_mask(mask, n_nodes, "train_mask").numpy()
+        seen = chosen if val is None else chosen | check_node_mask(val, n_nodes, "val_mask").numpy()
         self.classes_ = classes_of(labels[seen])
         encoded = np.searchsorted(self.classes_, np.where(seen, labels, self.classes_[0]))
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
@@ -159,7 +159,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
             if mask is None:
                 raise InputError(f"the graph has no {name}; give mask= as a boolean array over its nodes.")
         labels = np.asarray(X.y if y is None else y)
-        chosen = check_mask(mask, len(labels), "mask").numpy()
+        chosen = check_node_mask(mask, len(labels), "mask").numpy()
         return float((self.predict(X, edge_index=edge_index)[chosen] == labels[chosen]).mean())
 
     @torch.no_grad()
