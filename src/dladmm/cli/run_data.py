@@ -1,4 +1,4 @@
-"""The data of a run of the command line, whatever they came from."""
+"""Loads the data of a command-line run from a named data set, a CSV file or an npz file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Training and test rows for an MLP; ``classes`` are the label names, None for regression."""
+    """Training and test data for an MLP.
+
+    ``x_train`` and ``x_test`` have shape (rows, features), ``y_train`` and ``y_test`` (rows,) or (rows, n_outputs).
+    ``classes`` are the label names, None for regression; ``features`` the column names, if known.
+    """
 
     x_train: Any
     y_train: Any
@@ -35,13 +39,14 @@ class Rows:
     features: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
+        """The sizes in words."""
         kind = f"{self.n_outputs} outputs" if self.classes is None else f"{len(self.classes)} classes"
-        rows = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
-        return f"{rows}, {self.x_train.shape[1]} features, {kind}"
+        sizes = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
+        return f"{sizes}, {self.x_train.shape[1]} features, {kind}"
 
 
 def load_rows(config: RunConfig) -> Rows:
-    """Rows of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
+    """The data of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
     if config.dataset is not None:
         data = datasets.load(config.dataset, data_dir=config.data_dir)
         if not isinstance(data, ImageData):
@@ -61,7 +66,7 @@ def load_rows(config: RunConfig) -> Rows:
 
 
 def rows_of(data: ImageData) -> Rows:
-    """A loaded data set; its classes are its labels."""
+    """A named data set in the form of a run; its classes are 0, 1, 2, ..."""
     names = list(range(data.n_classes))
     return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
 
@@ -105,7 +110,7 @@ def load_graph(config: RunConfig) -> Any:
 
 
 def _whole(array: Array, name: str, path: Path) -> Array:
-    """Whole numbers as int64; what is not one is refused, not cut off."""
+    """The array as int64; raises for fractions instead of truncating them."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and not (array == np.rint(array)).all()):
         raise InputError(f"{path}: {name} must hold whole numbers, got dtype {array.dtype} with others.")
     return array.astype(np.int64)
@@ -122,7 +127,7 @@ def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) ->
 
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
-    """The numbers of training and of test rows, and the targets as :func:`_encode` gives them."""
+    """Indices of training and of test rows, and the encoded targets, number of outputs and classes."""
     encoded, n_outputs, classes = _encode(y, config.loss)
     stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None
     try:
@@ -138,7 +143,7 @@ def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, l
 
 
 def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
-    """Labels as 0..C-1 with their names, or real targets as columns."""
+    """Encoded targets, number of outputs, and class names: labels as 0..C-1, or real targets (rows, n_outputs)."""
     if get_loss(loss).kind == "classification":
         if y.ndim != 1 or len(y) == 0:
             raise InputError(f"the target must hold one label per row, got shape {y.shape}.")

@@ -1,4 +1,4 @@
-"""The data of a run of the command line on several ranks: every rank reads its own rows."""
+"""Loads the data of a command-line run on several ranks: every rank reads its own rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dladmm.losses import get_loss
 Array = NDArray[Any]
 
 FIRST_ROW = {"mnist": VALIDATION_ROWS, "fashion_mnist": 0}
-"""Where the training rows of an image data set begin in its file."""
+"""Index of the first training row in an image data set's file."""
 
 
 def load_own_rows(config: RunConfig, comm: Communicator) -> Rows:
-    """As :func:`~dladmm.cli.run_data.load_rows`, of this rank's training and test rows.
+    """This rank's training and test rows, as :func:`~dladmm.cli.run_data.load_rows` returns them for one process.
 
-    CSV files and the data sets that come with the library are small, and read whole before they are cut.
+    CSV files and the data sets that come with the library are small: they are read completely, then sliced.
     """
     if comm.alone:
         return load_rows(config)
@@ -52,7 +52,7 @@ def load_own_rows(config: RunConfig, comm: Communicator) -> Rows:
 
 
 def _images(config: RunConfig, comm: Communicator) -> Rows:
-    """Rows of the idx files where they lie; their checksums are left to ``dladmm datasets verify``."""
+    """This rank's rows of the idx files; checksums are not verified (``dladmm datasets verify`` does)."""
     entry = dataset(str(config.dataset))
     places = {file.plain_name: find(entry, file, roots(config.data_dir)) for file in entry.files}
     paths = {name: found.path for name, found in places.items() if found is not None}

@@ -33,13 +33,34 @@ Array = NDArray[Any]
 
 
 class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Graph convolutional network (Problem 6 of the paper), semi-supervised: some nodes of one graph have labels.
+    """Semi-supervised graph convolutional network (Problem 6 of the paper); features need no scaling.
 
-    ``fit`` takes a PyG ``Data``, a :class:`~dladmm.datasets.GraphData`, or arrays. ``rho`` and ``mu`` weigh the hard
-    and the relaxed constraints (None: the mode's default), ``rows`` is ``"all"`` (the paper's problem) or ``"train"``.
-    ``mode`` and ``regularizer`` are those of :class:`~dladmm.MLPClassifier`; features need no scaling.
-    Attributes after ``fit`` are those of :class:`~dladmm.MLPClassifier`; ``module_(x, edge_index)`` gives logits.
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int, default (128,)
+    activation : str, dict or Activation, default "relu"
+    loss : str, dict or Loss, optional
+        A classification loss; None is softmax cross-entropy.
+    rho, mu : float, optional
+        Weights of the hard and of the relaxed constraints; None is the default of the mode.
+    rows : {"all", "train"}
+        "all" is the paper's problem; with "train" only rows of labelled nodes are variables.
+    mode, regularizer, w_solver, max_iter, tol, random_state, device, dtype, callbacks, verbose
+        As in :class:`~dladmm.MLPClassifier`.
 
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coefs_ : list of ndarray, coefs_[l] of shape (n_in, n_out)
+        Weights for unscaled features.
+    n_iter_, n_features_in_ : int
+    history_, status_, certificate_, state_
+        As in :class:`~dladmm.MLPClassifier`.
+    module_ : nn.Module
+        ``module_(x, edge_index)`` returns logits of shape (n_nodes, n_classes).
+
+    Examples
+    --------
     >>> from dladmm import datasets
     >>> karate = datasets.load("karate")
     >>> gcn = GCNClassifier((16,), max_iter=50, random_state=0).fit(karate)
@@ -89,7 +110,19 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def fit(
         self, X: Any, y: Any = None, *, edge_index: Any = None, train_mask: Any = None, val_mask: Any = None
     ) -> Self:
-        """Train on the nodes of ``train_mask``; ``val_mask``, where given, adds its columns to ``history_``."""
+        """Train the network on the labelled nodes of a graph.
+
+        Parameters
+        ----------
+        X : GraphData, PyG Data, or array or sparse matrix of shape (n_nodes, n_features)
+        y : array of shape (n_nodes,), optional
+            Labels of any type; those of nodes outside the masks are ignored.
+        edge_index : array of shape (2, E), optional
+        train_mask : boolean array of shape (n_nodes,), optional
+            The labelled nodes; by default the mask of the graph object.
+        val_mask : boolean array of shape (n_nodes,), optional
+            Nodes on which ``history_`` records validation loss and accuracy.
+        """
         x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
         n_nodes = len(labels)
         chosen = check_node_mask(mask, n_nodes, "train_mask").numpy()
@@ -134,24 +167,23 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_, self.n_iter_ = result.state, result.history.n_iter
-        self.coefs_ = [
-            W.detach().cpu().numpy().T.copy() for W in result.module.parameters()
-        ]  # for X as it came
+        # weights for unscaled features
+        self.coefs_ = [W.detach().cpu().numpy().T.copy() for W in result.module.parameters()]
         self.n_features_in_ = self.coefs_[0].shape[0]
         self._loss = loss
 
     def predict(self, X: Any, *, edge_index: Any = None) -> Array:
-        """The most likely class of every node, of the graph trained on or of another with the same features."""
+        """The most likely class of every node, shape (n_nodes,), of this or another graph with the same features."""
         output = self._output(X, edge_index)
         return np.asarray(self.classes_[self._loss.decision(output).numpy()])
 
     def predict_proba(self, X: Any, *, edge_index: Any = None) -> Array:
-        """Class probabilities of every node, columns in the order of ``classes_``."""
+        """Class probabilities (n_nodes, n_classes), columns in the order of ``classes_``."""
         output = self._output(X, edge_index)
         return self._loss.probabilities(output.double()).numpy()
 
     def score(self, X: Any, y: Any = None, *, edge_index: Any = None, mask: Any = "test") -> float:
-        """Accuracy on the nodes of ``mask``: ``"train"``, ``"val"``, ``"test"`` (of a graph object) or a mask."""
+        """Accuracy on the nodes of ``mask``: "train", "val" or "test" of a graph object, or an array (n_nodes,)."""
         if isinstance(mask, str):
             if mask not in ("train", "val", "test"):
                 raise InputError(f"mask must be 'train', 'val', 'test' or a mask, got {mask!r}.")
