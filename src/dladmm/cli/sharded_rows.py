@@ -54,7 +54,7 @@ def load_own_rows(config: RunConfig, comm: Communicator) -> Rows:
 def _images(config: RunConfig, comm: Communicator) -> Rows:
     """This rank's rows of the idx files; checksums are not verified (``dladmm datasets verify`` does)."""
     entry = dataset(str(config.dataset))
-    places = {file.plain_name: find(entry, file, roots(config.data_dir)) for file in entry.files}
+    places = {file.unpacked_name: find(entry, file, roots(config.data_dir)) for file in entry.files}
     paths = {name: found.path for name, found in places.items() if found is not None}
     parts = []
     for part, first in (("train", FIRST_ROW[entry.name]), ("t10k", 0)):

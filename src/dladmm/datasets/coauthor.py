@@ -1,4 +1,4 @@
-"""Coauthor CS and Physics (Shchur et al. 2018): authors, joined where they wrote a paper together.
+"""Reads Coauthor CS and Physics (Shchur et al. 2018): authors, with an edge where they wrote a paper together.
 
 The npz file stores the graph and the keyword counts of each author as compressed sparse rows. As in the
 original benchmark and in PyG a count becomes 1, and the graph becomes undirected without self loops. There
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dladmm.base.errors import DataError
-from dladmm.datasets._rows import csr_from, labels_from, shape_from, undirected
+from dladmm.datasets._sparse import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._split import split_nodes
 from dladmm.datasets._types import GraphData
 from dladmm.datasets.npz import parse_npz
@@ -34,7 +34,7 @@ def parse_coauthor(
     n_val: int = 0,
     seed: int = 0,
 ) -> GraphData:
-    """The graph in an npz file, with a split drawn from `seed`; `counts` keeps the feature counts."""
+    """The graph in an npz file, with a random split from `seed`; `counts` keeps the feature counts."""
     source = source or f"{name}.npz"
     a = parse_npz(data, source, (*_ARRAYS, "labels"))
     adjacency, features = (
