@@ -152,9 +152,8 @@ class TaylorADMM:
         self.warmup, self.iterations = warmup, 0
         state.u.zero_()
         if seed is not None:
-            generator = torch.Generator().manual_seed(
-                seed + 1_000_003
-            )  # independent of the random numbers of W
+            # a seed of its own, independent of the random numbers of W
+            generator = torch.Generator().manual_seed(seed + 1_000_003)
             for v in state.outputs:
                 v.copy_(torch.randn(v.shape, generator=generator, dtype=torch.float64))
             state.predictions = self.engine.raw_predictions(state)

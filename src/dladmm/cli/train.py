@@ -45,13 +45,13 @@ MaxMemory = Annotated[
     typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
-Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
+Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to continue.")]
 Every = Annotated[int, typer.Option(help="Iterations between two checkpoints.")]
 Timeout = Annotated[
     float, typer.Option(help="Under torchrun: seconds after which a silent rank is given up.")
 ]
 Profile = Annotated[
-    bool, typer.Option("--profile", help="Print what the ranks told each other, and how long.")
+    bool, typer.Option("--profile", help="Print calls, bytes and time of communication between ranks.")
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
 Json = Annotated[

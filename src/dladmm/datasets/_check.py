@@ -52,9 +52,8 @@ def _verify(entry: Dataset, folders: list[Path]) -> list[FileReport]:
     copy = _verify_file(entry, entry.copy, folders) if entry.copy else None
     if copy is None or copy.state == MISSING:
         return reports
-    return [report for report in reports if report.state != MISSING] + [
-        copy
-    ]  # the converted copy is sufficient
+    # the converted copy is sufficient, so other files may be missing
+    return [report for report in reports if report.state != MISSING] + [copy]
 
 
 def _verify_file(entry: Dataset, file: File, folders: list[Path]) -> FileReport:

@@ -20,9 +20,8 @@ WIDTH, HEIGHT, LEGEND_ROW = 3.5, 2.2, 0.15
 
 STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": [
-        "DejaVu Sans"
-    ],  # comes with matplotlib, so that figures are the same on every machine
+    # comes with matplotlib, so that figures are the same on every machine
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,

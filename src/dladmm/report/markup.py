@@ -16,7 +16,7 @@ class Safe(str):
 
 
 def el(tag: str, *children: str, **attributes: str | int | bool | None) -> Safe:
-    """An HTML element. ``class_`` is class, ``aria_sort`` is aria-sort; True is a bare attribute, None and False none."""
+    """An HTML element. ``class_`` is class, ``aria_sort`` aria-sort; True is a bare attribute, None and False none."""
     opened = [tag]
     for name, value in attributes.items():
         if value is None or value is False:

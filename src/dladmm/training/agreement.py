@@ -65,7 +65,7 @@ def fingerprint(params: Sequence[dict[str, Tensor]]) -> int:
     mark = 0
     for block in params:
         for p in block.values():
-            whole = torch.int64 if p.element_size() == 8 else torch.int32
-            own = int(p.detach().contiguous().view(whole).sum(dtype=torch.int64))
+            bits = torch.int64 if p.element_size() == 8 else torch.int32
+            own = int(p.detach().contiguous().view(bits).sum(dtype=torch.int64))
             mark = (mark * 1000003 + own) & 0x7FFFFFFFFFFFFFFF
     return mark
