@@ -155,7 +155,7 @@ def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
     dtype, device = settings.dtype, settings.device
     if settings.rows != "all" or validation not in (None, "val", "test") or loss.kind != "classification":
         raise InputError(
-            "a graph in parts is trained with rows='all', classes, and validation 'val' or 'test'."
+            "a graph given in parts needs rows='all', a classification loss, and validation 'val', 'test' or None."
         )
     own = own_part(part, comm, dtype, device)
     with comm.together():
@@ -188,7 +188,7 @@ def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> T
         name = f"{validation}_mask"
         validation = getattr(given, name)
         if validation is None:
-            raise InputError(f"validation asks for {name}, but the graph has none; give the mask itself.")
+            raise InputError(f"validation needs {name}, which the graph does not have; pass the mask itself.")
     return check_node_mask(validation, n_nodes, name)
 
 

@@ -71,7 +71,7 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
         if comm.alone:
             return function(*args, **kwargs)
         if callable(given["data"]) and given.get("partition") is not None:
-            raise InputError("a graph in parts brings its partition; leave partition out.")
+            raise InputError("a graph given in parts defines its own partition; leave partition out.")
         given["communicator"] = comm
         given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)
         with comm.refusals():
@@ -114,7 +114,7 @@ def _own_rows(arrays: list[Any], names: list[str], comm: Communicator) -> list[A
     n_rows = len(whole[0]) if whole and np.ndim(whole[0]) else 0
     wrong = [n for n, a in zip(names, whole, strict=True) if a is not None and len(a) != n_rows]
     if wrong:
-        raise InputError(f"{wrong[0]} and {names[0]} must have as many rows as each other.")
+        raise InputError(f"{wrong[0]} and {names[0]} must have the same number of rows.")
     part = share(n_rows, comm.rank, comm.size)
     return [None if array is None else array[part] for array in whole]
 

@@ -113,7 +113,7 @@ def train_graph(
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     chosen = make_options(preset, **options)
     if chosen.max_memory is not None:
-        raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
+        raise InputError("max_memory is not supported for graphs, whose rows depend on each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
     settings = GraphSettings(

@@ -47,7 +47,7 @@ class Checkpoint(Callback):
             self.resumed_from = resume_latest(trainer, self.folder)
         elif found := _newest_name(trainer, self.folder):
             raise InputError(
-                f"{self.folder} already holds {found} of another run. Pass resume=True to go on from it, "
+                f"{self.folder} already holds {found} of another run. Pass resume=True to continue it, "
                 "or choose another folder."
             )
         self._run = trainer.state
@@ -69,7 +69,7 @@ class Checkpoint(Callback):
             save_in_folder(trainer, self.folder, self.keep)
         except DataError as error:
             warnings.warn(
-                f"{error} The run goes on; its last checkpoint is that of iteration {self._saved}.",
+                f"{error} The run continues; its last checkpoint is that of iteration {self._saved}.",
                 CheckpointWarning,
                 stacklevel=2,
             )

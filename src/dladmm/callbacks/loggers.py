@@ -61,7 +61,7 @@ class Logger(Callback, ABC):
             action(argument)
         except Exception as error:  # tracking libraries raise errors of their own
             self._broken = True
-            message = f"{type(self).__name__} failed: {error}. The run goes on without it."
+            message = f"{type(self).__name__} failed: {error}. The run continues without it."
             warnings.warn(message, CallbackWarning, stacklevel=3)
 
     @abstractmethod

@@ -57,9 +57,7 @@ class RunConfig:
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
         if len(sources) != 1:
             given = " and ".join(f"--{name}" for name in sources) or "none"
-            raise InputError(
-                f"exactly one of --dataset, --csv and --npz must say where the data are; got {given}."
-            )
+            raise InputError(f"exactly one of --dataset, --csv and --npz must be given; got {given}.")
         if self.csv is not None and self.target is None:
             raise InputError("--csv needs --target: the name of the column to predict.")
         if not 0 < self.test_fraction < 1:
@@ -118,7 +116,9 @@ def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
     changed = sorted(set(given) - RESUMABLE)
     if changed:
         names = ", ".join("--" + name.replace("_", "-") for name in changed)
-        raise InputError(f"--resume takes the settings from {folder}; {names} cannot be changed on the way.")
+        raise InputError(
+            f"--resume takes the settings from {folder}; {names} cannot be changed when resuming."
+        )
     before = _checked(read_toml(folder / "config.toml"))
     if flags.get("network") not in (None, before.network):
         raise InputError(

@@ -90,7 +90,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         if comm.rank == 0:
             if not resume and checkpoints(folder / "checkpoints"):
                 raise InputError(
-                    f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
+                    f"{folder} already holds a run: continue it with --resume {folder}, or choose another --out."
                 )
             _write_config(config, folder)
     callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop, traffic]

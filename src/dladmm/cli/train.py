@@ -194,7 +194,7 @@ def _run(
         )
     if run.exit_code > 128:
         typer.echo(
-            f"Interrupted. Go on with: dladmm train {settings.network} --resume {run.folder}", err=True
+            f"Interrupted. Continue with: dladmm train {settings.network} --resume {run.folder}", err=True
         )
     raise typer.Exit(run.exit_code)
 

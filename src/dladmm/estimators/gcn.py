@@ -131,7 +131,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         encoded = np.searchsorted(self.classes_, np.where(seen, labels, self.classes_[0]))
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
-            raise InputError(f"loss must be one of classification, got {loss.name!r}.")
+            raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)

@@ -109,7 +109,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         self.classes_ = classes
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
-            raise InputError(f"loss must be one of classification, got {loss.name!r}.")
+            raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
         return self._fit(X, np.searchsorted(classes, y), len(classes), loss, sample_weight)
 
     def predict(self, X: Any) -> Array:
@@ -160,7 +160,7 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
         target = y.reshape(len(y), -1).astype(np.float64)
         loss = get_loss("squared" if self.loss is None else self.loss)
         if loss.kind != "regression":
-            raise InputError(f"loss must be one of regression, got {loss.name!r}.")
+            raise InputError(f"loss must be a regression loss, got {loss.name!r}.")
         return self._fit(X, target, target.shape[1], loss, sample_weight)
 
     def predict(self, X: Any) -> Array:

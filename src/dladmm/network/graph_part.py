@@ -138,6 +138,6 @@ def _counts(
     wanted, edges = comm.total(both)[0].cpu()
     if not torch.equal(edges, edges.T):
         raise InputError(
-            "every edge between two ranks must be in the edge_index of both; some are in one alone."
+            "every edge between two ranks must be in the edge_index of both ranks; some are in only one."
         )
     return tuple(wanted[comm.rank].tolist()), tuple(wanted[:, comm.rank].tolist())

@@ -74,7 +74,7 @@ def _pieces(module: nn.Module) -> list[nn.Module]:
         graph = _Tracer().trace(module)
     except Exception as error:  # a forward pass may raise anything when it is given symbols
         raise InputError(
-            f"the forward pass of {name} cannot be followed ({error}). Write the network as an nn.Sequential; a module "
+            f"the forward pass of {name} cannot be traced ({error}). Write the network as an nn.Sequential; a module "
             "of yours inside it becomes one block."
         ) from error
     for node in reversed(list(graph.nodes)):  # unused results, such as the hidden state of an RNN

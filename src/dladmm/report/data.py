@@ -184,7 +184,7 @@ def _read_run(folder: Path, name: str) -> Run:
     certificate = part("certificate", dict, {}) or None
     words = _text(folder / CERTIFICATE).split("\n") if certificate else []
     if certificate and not any(map(str.strip, words)):
-        raise InputError(f"{folder / CERTIFICATE} is empty, but {METRICS} speaks of a certificate.")
+        raise InputError(f"{folder / CERTIFICATE} is empty, but {METRICS} mentions a certificate.")
     return Run(
         name=name,
         settings=_without_places(part("settings", dict, None)),
@@ -215,7 +215,9 @@ def _text(path: Path) -> str:
         if not path.is_file():
             raise InputError(f"{path} is missing; a run folder holds {HISTORY}, {METRICS} and {CERTIFICATE}.")
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} is larger than {LARGEST_FILE // 2**20} MB, as no file of a run is.")
+            raise InputError(
+                f"{path} is larger than {LARGEST_FILE // 2**20} MB, the most a file of a run may have."
+            )
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} could not be read as UTF-8 text: {error}") from error

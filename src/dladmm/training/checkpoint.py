@@ -91,13 +91,13 @@ def _resume(trainer: Trainer, path: Path, content: Snapshot) -> None:
     except InputError as error:
         raise InputError(f"{path} cannot be resumed here: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} does not hold a run this library can take up: {error!r}") from error
+        raise DataError(f"{path} does not hold a run that this library can resume: {error!r}") from error
 
 
 def _run(meta: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     run = meta.get("run")
     if not isinstance(run, dict) or not isinstance(meta.get("callbacks"), dict):
-        raise DataError(f"{path} does not hold a run this library can take up.")
+        raise DataError(f"{path} does not hold a run that this library can resume.")
     return run
 
 
@@ -121,7 +121,7 @@ def checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise DataError(f"cannot look into {folder}: {error.strerror}.") from error
+        raise DataError(f"cannot read the folder {folder}: {error.strerror}.") from error
     return sorted((path for path, match in names.items() if match), key=iteration_of, reverse=True)
 
 
@@ -202,7 +202,7 @@ def _newest(folder: Path, trainer: Trainer | None = None) -> tuple[Path, Snapsho
             break
     if faults:
         raise DataError(
-            f"none of the checkpoints in {folder} can be loaded: {' '.join(faults)} Remove them to start anew."
+            f"none of the checkpoints in {folder} can be loaded: {' '.join(faults)} Remove them to start a new run."
         )
     return None
 

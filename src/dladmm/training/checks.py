@@ -172,7 +172,7 @@ def check_targets(
     if positions:
         if target.shape[1 : 1 + len(positions)] != positions:
             raise InputError(
-                f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions per sample."
+                f"{name} has shape {tuple(target.shape)}, but the network has outputs at {positions} positions per sample."
             )
         target = target.flatten(0, len(positions))
     encoded = loss.encode(target.cpu(), n_outputs, dtype)
@@ -193,7 +193,7 @@ def check_target_mask(
             f"{name} must hold True and False in the shape {(n_rows, *positions)}, got {tuple(counts.shape)}."
         )
     if not may_be_empty and not bool((counts == 1).any()):
-        raise InputError(f"{name} leaves no target that counts.")
+        raise InputError(f"{name} excludes every target.")
     return counts.reshape(-1, 1).to(device=x.device, dtype=x.dtype)
 
 

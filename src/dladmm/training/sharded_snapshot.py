@@ -74,7 +74,7 @@ def load_own(path: Path, shards: Shards | None, n_own: int | None) -> Snapshot:
     n_rows = int(meta["rows"]) if "shards" in meta else len(tensors["u"])
     wanted = n_own if shards is None else shards.n_rows
     if wanted is not None and wanted != n_rows:
-        raise InputError(f"it is of a run on {n_rows:,} rows, this run has {wanted:,}.")
+        raise InputError(f"it belongs to a run on {n_rows:,} rows, this run has {wanted:,}.")
     mine = torch.arange(n_rows) if shards is None or n_own is None else shards.places(n_own)
     found: dict[str, Tensor] = {}
     filled = torch.zeros(len(mine), dtype=torch.bool)
@@ -105,7 +105,7 @@ def _parts(
         return
     for name in meta["shards"]:
         if not isinstance(name, str) or not _SHARD.fullmatch(name):
-            raise DataError(f"{path} names {name!r} as a shard, which is none.")
+            raise DataError(f"{path} names {name!r} as a shard, which it is not.")
         part, _ = load(path.with_name(name), "training")
         yield part.pop(PLACES), part
 
@@ -127,7 +127,7 @@ def newest_together(
             return Path(name), content
         faults += wrong
     if faults:
-        raise DataError(f"none of the checkpoints can be taken up: {' '.join(faults)}")
+        raise DataError(f"none of the checkpoints can be resumed: {' '.join(faults)}")
     return None
 
 
