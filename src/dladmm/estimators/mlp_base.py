@@ -137,8 +137,8 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
         before, now = tuple(W.shape[1] for W in self.coefs_[:-1]), widths(self.hidden_layer_sizes)
         if before != now:
             raise InputError(
-                f"warm_start continues with hidden layers of {before}, but hidden_layer_sizes is now {now}; set it back, "
-                "or warm_start=False to start again."
+                f"warm_start continues with hidden layers of {before}, but hidden_layer_sizes is now {now}; "
+                "set it back, or warm_start=False to start again."
             )
 
     def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:

@@ -172,7 +172,8 @@ def check_targets(
     if positions:
         if target.shape[1 : 1 + len(positions)] != positions:
             raise InputError(
-                f"{name} has shape {tuple(target.shape)}, but the network has outputs at {positions} positions per sample."
+                f"{name} has shape {tuple(target.shape)}, but the network has outputs at {positions} positions per "
+                "sample."
             )
         target = target.flatten(0, len(positions))
     encoded = loss.encode(target.cpu(), n_outputs, dtype)
