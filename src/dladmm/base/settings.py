@@ -14,7 +14,7 @@ from dladmm.base.errors import InputError
 _KINDS: dict[type, tuple[Any, ...]] = {int: (Integral,), float: (Real,), bool: (bool, np.bool_)}
 
 
-def plain(
+def check_setting(
     settings: Any,
     name: str,
     kind: type,

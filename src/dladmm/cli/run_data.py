@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableData:
     """Training and test data for an MLP.
 
     ``x_train`` and ``x_test`` have shape (rows, features), ``y_train`` and ``y_test`` (rows,) or (rows, n_outputs).
@@ -45,7 +45,7 @@ class Rows:
         return f"{sizes}, {self.x_train.shape[1]} features, {kind}"
 
 
-def load_rows(config: RunConfig) -> Rows:
+def load_rows(config: RunConfig) -> TableData:
     """The data of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
     if config.dataset is not None:
         data = datasets.load(config.dataset, data_dir=config.data_dir)
@@ -60,15 +60,15 @@ def load_rows(config: RunConfig) -> Rows:
         y = np.concatenate([arrays["y_train"], arrays["y_test"]])
         encoded, n_outputs, classes = _encode(y, config.loss)
         n = len(arrays["y_train"])
-        return Rows(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
+        return TableData(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
     arrays = read_npz(Path(str(config.npz)), ("x", "y"))
     return _split(arrays["x"], arrays["y"], [], config)
 
 
-def rows_of(data: ImageData) -> Rows:
+def rows_of(data: ImageData) -> TableData:
     """A named data set in the form of a run; its classes are 0, 1, 2, ..."""
     names = list(range(data.n_classes))
-    return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
+    return TableData(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
 
 
 def load_graph(config: RunConfig) -> Any:
@@ -116,14 +116,14 @@ def _whole(array: Array, name: str, path: Path) -> Array:
     return array.astype(np.int64)
 
 
-def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
+def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> TableData:
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or len(x) != (len(y) if y.ndim else None):
         raise InputError(
             f"x must have one row per sample and y one entry per row; got shapes {x.shape} and {y.shape}."
         )
     kept, held, encoded, n_outputs, classes = split_rows(y, config)
-    return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+    return TableData(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
 
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:

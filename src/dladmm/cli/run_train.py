@@ -24,7 +24,7 @@ from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import Rows, load_graph
+from dladmm.cli.run_data import TableData, load_graph
 from dladmm.cli.sharded_rows import load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import partitioned
@@ -195,7 +195,7 @@ def _announce(config: RunConfig, data: str, widths: list[int], memory: float, fo
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _peak_bytes(config: RunConfig, chain: Chain, data: Rows) -> int:
+def _peak_bytes(config: RunConfig, chain: Chain, data: TableData) -> int:
     """Peak memory of the run's tensors, in bytes."""
     options, dtype = make_options(**config.options()), check_dtype(config.dtype)
     needs = needs_of(

@@ -33,7 +33,7 @@ from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import State
 from dladmm.engine.sweep import Engine
 from dladmm.network.chain import link_factors
-from dladmm.network.dropping import RowDrops
+from dladmm.network.input_dropout import InputDropout
 from dladmm.regularizers import NoPenalty
 
 HIGHEST_RAISE = 12
@@ -67,7 +67,7 @@ class Accelerated:
         if dropout > 0 and engine.x.layout != torch.strided:
             raise InputError("dropout needs dense inputs; these are stored sparse.")
         self.engine, self.dropout = engine, dropout
-        self._drops = RowDrops(engine.x, seed) if dropout > 0 else None
+        self._drops = InputDropout(engine.x, seed) if dropout > 0 else None
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
         state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept

@@ -24,7 +24,7 @@ PART = 1 << 22
 """Entries projected at once, which bounds the memory for temporaries."""
 
 
-class RowDrops:
+class InputDropout:
     """Sets random entries of ``x`` (N, ...) to zero, with a new mask for every ``draw``.
 
     Parameters
