@@ -172,7 +172,7 @@ class L1(Regularizer):
 
 @dataclass(frozen=True)
 class NoPenalty(Regularizer):
-    """Omega = 0: argmin_X (1/(2t))||X - W||^2 = W, the unchanged gradient step of equations (9) and (11)."""
+    """argmin_X (1/(2t))||X - W||^2 = W: Omega = 0, the unchanged gradient step of equations (9) and (11)."""
 
     name: ClassVar[str] = "none"
     is_zero: ClassVar[bool] = True
