@@ -85,7 +85,7 @@ def test_readme_quotes_the_recorded_figures():
 
 
 def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("dladmm.cli.demo").demo.DIGITS, "max_iter", 6)
+    monkeypatch.setitem(__import__("dladmm.cli.demo").cli.demo.DIGITS, "max_iter", 6)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     for words in ("iteration", "Lagrangian", "test accuracy", "Property 2", "Wrote both runs", "karate"):

@@ -20,7 +20,7 @@ from dladmm.api import train as api
 from dladmm.api import train_graph as graph_api
 from dladmm.base.errors import DataError, InputError
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import Rows, load_graph, load_rows
+from dladmm.cli.run_data import TableData, load_graph, load_rows
 from dladmm.network.chain import mlp
 from dladmm.training.run_folder import write_run
 from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
@@ -42,7 +42,7 @@ class Problem:
 
     def first(self, n: int | None) -> Problem:
         """The same with the first ``n`` training rows alone; graphs are not cut."""
-        if n is None or not isinstance(self.data, Rows):
+        if n is None or not isinstance(self.data, TableData):
             return self
         if n > len(self.data.x_train):
             raise InputError(f"rows must be at most the {len(self.data.x_train)} training rows, got {n}.")
