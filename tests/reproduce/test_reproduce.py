@@ -13,26 +13,26 @@ import pytest
 from dladmm import datasets
 from dladmm.base.errors import InputError
 from dladmm.base.status import Status
-from dladmm.experiments.results import render
 from dladmm.report import read_report
 from dladmm.report.data import Run
 from dladmm.reproduce import ORDER, Session, experiment, reproduce, verdicts
-from dladmm.reproduce import running as running_module
 from dladmm.reproduce.__main__ import main
+from dladmm.reproduce.catalogue import chosen
 from dladmm.reproduce.claims import CHECKS
 from dladmm.reproduce.command import reproduce_one, run, write_summary
-from dladmm.reproduce.estimate import words
-from dladmm.reproduce.evidence import Evidence, gather, seconds_per_epoch
-from dladmm.reproduce.experiment import chosen, from_settings
 from dladmm.reproduce.fits import growth
 from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown, show
 from dladmm.reproduce.paper import figures
-from dladmm.reproduce.pausing import Pausing
-from dladmm.reproduce.plan import cells
-from dladmm.reproduce.running import announce
 from dladmm.reproduce.timing import time_findings
-from dladmm.reproduce.verdicts import Finding, Mean
+from dladmm.reproduce.verdicts import Finding
+from dladmm.runs import running as running_module
+from dladmm.runs.estimate import words
+from dladmm.runs.evidence import Evidence, Mean, gather, seconds_per_epoch
+from dladmm.runs.experiment import from_settings
+from dladmm.runs.pausing import Pausing
+from dladmm.runs.plan import cells
+from dladmm.runs.running import announce
 
 LABELS = {
     "tab:MLP dataset", "fig:convergence", "fig:divergence", "fig:MLP test", "tab:running time 1",
@@ -49,7 +49,7 @@ TIME = {
 ACCURACY = {
     "title": "accuracy", "paper": "", "kind": "accuracy", "network": "gcn", "datasets": ["karate"], "hidden": [4],
     "max_iter": 3, "seeds": 2, "diagnostics_every": 1,
-    "methods": {"dladmm": {"settings_of": "gcn_convergent"}, "adam": {}},
+    "methods": {"dladmm": {"chosen": True}, "adam": {}},
 }  # fmt: skip
 
 
@@ -187,11 +187,14 @@ def test_pieces_made_elsewhere_are_summed_up(session):
 def test_shares_divide_the_cells_between_sessions(session):
     e = small()
     shares = [replace(session, share=(i, 3)) for i in (1, 2, 3)]
-    names = [[cell.name for cell in running_module.missing_cells(e, share)] for share in shares]
+    names = [
+        [cell.name for cell in running_module.missing_cells(cells(e, "cpu"), share.out / e.id, share)]
+        for share in shares
+    ]
     assert sorted(name for some in names for name in some) == sorted(cell.name for cell in cells(e, "cpu"))
     for share in shares:
         assert reproduce_one(e, share)
-    assert running_module.missing_cells(e, session) == []
+    assert running_module.missing_cells(cells(e, "cpu"), session.out / e.id, session) == []
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "2", "a/b", "-1/2"])
@@ -205,8 +208,8 @@ def test_an_interrupted_cell_is_run_again_and_the_others_stay(session, monkeypat
     e, train = small(ACCURACY, name="gcn-accuracy"), running_module.train
     trained = []
 
-    def interrupted(experiment, cell, session, callbacks):
-        result = train(experiment, cell, session, callbacks)
+    def interrupted(cell, session, callbacks):
+        result = train(cell, session, callbacks)
         trained.append(cell.name)
         if len(trained) == 3:
             object.__setattr__(result, "status", Status.INTERRUPTED)
@@ -225,7 +228,7 @@ def test_an_interrupted_cell_is_run_again_and_the_others_stay(session, monkeypat
 def test_a_long_cell_goes_on_from_its_checkpoint(session, tmp_path):
     e = small(max_iter=6, grid={"rho": [0.1], "neurons": [3]})
     (cell,) = cells(e, "cpu")
-    whole = running_module.train(e, cell, session, [])
+    whole = running_module.train(cell, session, [])
 
     class Killed(Exception):
         pass
@@ -238,16 +241,16 @@ def test_a_long_cell_goes_on_from_its_checkpoint(session, tmp_path):
 
     folder = tmp_path / "partial"
     with pytest.raises(Killed):
-        running_module.train(e, cell, session, [Kill(folder, cell.settings, seconds=0.0)])
+        running_module.train(cell, session, [Kill(folder, cell.settings, seconds=0.0)])
     pause = Pausing(folder, cell.settings)
-    resumed = running_module.train(e, cell, session, [pause])
+    resumed = running_module.train(cell, session, [pause])
     for name in ("lagrangian", "primal_residual"):
         assert resumed.history[name] == whole.history[name]
     assert (
         resumed.history["seconds"][3] != whole.history["seconds"][3]
     )  # the first four are those of the killed run
     other = Pausing(folder, cell.settings | {"max_iter": 7})
-    running_module.train(e, cell, session, [other])
+    running_module.train(cell, session, [other])
     assert not folder.exists()  # a checkpoint of other settings is not taken up
     pause.clear()
 
@@ -440,7 +443,7 @@ def test_the_summary_renders_in_the_terminal_and_on_the_page(session, tmp_path, 
     show(summary, ["mlp-time-neurons"])
     printed = capsys.readouterr().out
     assert "time grows with neurons" in printed
-    monkeypatch.setattr("dladmm.reproduce.pages.find_spec", lambda name: None)  # without rich
+    monkeypatch.setattr("dladmm.report.tables.find_spec", lambda name: None)  # without rich
     show(summary, ["mlp-time-neurons"])
     assert "time grows with neurons" in capsys.readouterr().out
     docs = tmp_path / "results"

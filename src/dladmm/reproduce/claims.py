@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from dladmm.report.data import Run
-from dladmm.reproduce.evidence import Evidence
 from dladmm.reproduce.fits import growth
+from dladmm.runs.accuracy import first_reaching
+from dladmm.runs.evidence import Evidence
 
 Answer = tuple[bool, str] | None
 Check = Callable[[Evidence, str, dict[str, Any]], Answer]
@@ -101,8 +102,8 @@ def _first_epoch(evidence: Evidence, dataset: str, method: str, accuracy: float)
     run = evidence.run(dataset, method)
     if run is None:
         return None
-    pairs = zip(run.column("iteration"), run.column("val_accuracy"), strict=True)
-    return next((k for k, v in pairs if k is not None and v is not None and v >= accuracy), float("inf"))
+    first = first_reaching(run, accuracy)
+    return float("inf") if first is None else first
 
 
 def _epoch(k: float) -> str:

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from dladmm.report.curves import PALETTE, slug
 from dladmm.report.figures import HEIGHT, STYLE, WIDTH, save_both, write_figures
-from dladmm.reproduce.evidence import Evidence, report_of
-from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.paper import figures
 from dladmm.reproduce.timing import measured, sizes
+from dladmm.runs.evidence import Evidence, report_of
+from dladmm.runs.experiment import Experiment
 
 ACCURACIES = ("Test accuracy", "Accuracy", "Training accuracy")
 CURVES = ("Augmented Lagrangian", "Objective F", "What the theory speaks of", "Primal residual", "Residuals")

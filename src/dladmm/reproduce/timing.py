@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dladmm.reproduce import verdicts
-from dladmm.reproduce.evidence import Evidence, seconds_per_epoch
-from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.fits import Fit, growth
 from dladmm.reproduce.verdicts import Finding
+from dladmm.runs.evidence import Evidence, seconds_per_epoch
+from dladmm.runs.experiment import Experiment
 
 Grid = list[list[float | None]]
 
