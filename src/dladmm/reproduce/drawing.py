@@ -49,7 +49,7 @@ def _axes(x_label: str, y_label: str) -> tuple[Any, Any]:
 
 def _times(e: Experiment, evidence: Evidence, dataset: str) -> Any:
     """Both axes logarithmic, so that an exponent is a slope: ours solid, the paper's dashed."""
-    drawn, axes = _axes(e.axis, "seconds an epoch")
+    drawn, axes = _axes(e.axis, "seconds per epoch")
     paper = figures().get(e.paper, {}).get(dataset)
     for place, (rho, row) in enumerate(zip(e.grid["rho"], measured(e, evidence, dataset), strict=True)):
         colour = PALETTE[place % len(PALETTE)][0]

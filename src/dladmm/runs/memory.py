@@ -1,4 +1,4 @@
-"""Weighing a cell: in a process of its own, because the peak of a process is that of all it ever did."""
+"""Measuring the memory of a cell: in a process of its own, because the peak of a process covers all it ever did."""
 
 from __future__ import annotations
 
