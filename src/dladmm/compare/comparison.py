@@ -27,6 +27,7 @@ from dladmm.runs.plan import Cell, defaults, plain
 from dladmm.runs.problem import Problem
 from dladmm.runs.running import Session, run_cells
 from dladmm.runs.store import CELLS
+from dladmm.training.checks import check_device
 
 METHODS = ("dladmm", "accelerated", *baselines.METHODS)
 """dlADMM in convergent and in accelerated mode, and the baselines."""
@@ -120,7 +121,7 @@ def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) 
     cells = comparison.cells()
     session = Session(
         out,
-        comparison.config.device,
+        str(check_device(comparison.config.device)),
         say=lambda line: None,
         hint="choose another --out",
         load=lambda cell: Problem.load(comparison.config),

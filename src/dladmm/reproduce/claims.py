@@ -194,9 +194,8 @@ def slim(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     found = _megabytes(evidence, dataset)
     if len(found) < 2 or min(found) <= 0:
         return None
-    return found[-1] / found[
-        0
-    ] < 1.2, f"{found[0]:.0f} and {found[-1]:.0f} MB, {found[-1] / found[0]:.1f} times"
+    times = found[-1] / found[0]
+    return times < 1.2, f"{found[0]:.0f} and {found[-1]:.0f} MB, {times:.1f} times"
 
 
 CHECKS: dict[str, Check] = {

@@ -25,31 +25,30 @@ OF_A_METHOD = ("seeds", "datasets", "hidden", "activation", "title", "note")
 class Experiment:
     """One experiment at one scale.
 
-    Parameters
-    ----------
-    id, title, kind : str
-        its name, its heading, and which table sums it up.
-    scale : {"full", "quick"}
-    paper : str
+    ``id``, ``title``, ``kind``, ``scale``
+        its name, its heading, which table sums it up, and ``full`` or ``quick``.
+    ``paper``
         label of the paper's table or figure; empty where there is none.
-    network : str
-        ``mlp``, ``gcn`` or a network that the session knows (:attr:`dladmm.runs.running.Session.networks`).
-    methods : dict
+    ``network``
+        ``mlp``, ``gcn`` or a network that the session knows.
+    ``methods``
         options by method; ``seeds``, ``datasets``, ``hidden`` and ``activation`` replace the experiment's own,
         ``title`` and ``note`` are for a results page.
-    grid : dict
+    ``grid``
         what is varied: lists of ``rho``, ``neurons``, ``samples``, ``degree``, or such lists by data set.
-    data : dict
+    ``data``
         options of the data set's loader; ``split_by_seed`` adds the seed of the run to them.
-    rows, held_out, shuffle : int, int, bool
+    ``rows``, ``held_out``, ``shuffle``
         how many training rows (default: all); how many of the last training rows are measured on instead of the test
         rows; whether training rows are first put in a random order, the same for every run.
-    stop : bool
+    ``stop``
         whether a run may end when its residuals are small; else it runs for ``max_iter`` iterations.
-    own : bool
+    ``own``
         whether it is an experiment of this library and not one of the paper.
-    note : str
+    ``note``
         a sentence for the results page.
+    ``by_dataset``
+        settings for single data sets, ``[for.DATASET]`` in the file.
     """
 
     id: str

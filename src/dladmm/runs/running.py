@@ -27,7 +27,7 @@ from dladmm.runs.experiment import Experiment
 from dladmm.runs.pausing import Pausing
 from dladmm.runs.plan import Cell, cells
 from dladmm.runs.problem import NETWORKS, Build, Problem
-from dladmm.runs.store import CELLS, PARTIAL, finished, save, save_accuracy
+from dladmm.runs.store import CELLS, MEASURED, PARTIAL, finished, save, save_accuracy
 from dladmm.training.trainer import Result, Trainer
 
 Say = Callable[[str], None]
@@ -147,7 +147,7 @@ def run_cells(wanted: Sequence[Cell], folder: Path, session: Session, title: str
         if clock is not None:
             took = time.perf_counter() - began
             clock.tell(cell, took)
-            ended = "MEASURED" if status is None else status.name
+            ended = MEASURED if status is None else status.name
             session.say(
                 f"{title}: {place} of {len(todo)}, {cell.name}: {ended} in {took:.1f} s; {clock.estimate()} left"
             )
@@ -164,7 +164,6 @@ def run_cell(cell: Cell, folder: Path, session: Session, place: str = "") -> Sta
     if cell.trainer in session.measures:
         began = time.perf_counter()
         accuracy = session.measures[cell.trainer](cell)
-        into.parent.mkdir(parents=True, exist_ok=True)
         save_accuracy(accuracy, time.perf_counter() - began, into, cell.settings)
         return None
     pause, refused = Pausing(folder / PARTIAL / cell.name, cell.settings), Refused()
