@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))  # this che
 
 from dladmm.base.errors import DladmmError
 from dladmm.report.tables import print_table
+from dladmm.reproduce.__main__ import add_session_arguments
 from dladmm.reproduce.command import parse_share
 from dladmm.runs.plan import cells
 from dladmm.runs.problem import NETWORKS
@@ -42,18 +43,10 @@ COLUMNS = ("name", "status", "iterations", "final", "train_accuracy", "rises", "
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("experiment", nargs="?", help="an ID of --list")
-    made.add_argument("--device", default="auto", help="auto, cpu or cuda")
     made.add_argument("--out", type=Path, default=Path("runs/experiments"), help="folder for the cells")
-    made.add_argument("--data-dir", help="folder of the data sets")
-    made.add_argument("--only", help="only cells whose names match, as 'digits-*'")
-    made.add_argument(
-        "--share", default="1/1", help="I/N: every N-th cell, so that N commands divide the work"
-    )
-    made.add_argument("--minutes", type=float, help="begin no further cell after so many minutes")
-    made.add_argument("--redo", action="store_true", help="run cells again whose settings have changed")
-    made.add_argument("--collect", action="store_true", help="run nothing, take the cells that are in OUT")
     made.add_argument("--record", action="store_true", help="put what was measured into docs/results")
     made.add_argument("--list", action="store_true", help="list the experiments and exit")
+    add_session_arguments(made)
     return made
 
 
