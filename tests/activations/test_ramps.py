@@ -7,8 +7,8 @@ import torch
 
 from dladmm import InputError, datasets, mlp, train
 from dladmm.activations import Quantised, Sign, Step
-from dladmm.blocks import Anchor, Elementwise, Scope, Term
-from dladmm.blocks.ramp import REACH, ramp_through
+from dladmm.blocks import Anchor, Elementwise, Term, Work
+from dladmm.solvers.jump_surrogate import REACH, surrogate_through
 from dladmm.solvers.subproblems import SubproblemOptions
 
 ON_RAMPS = SubproblemOptions(ramps=True)
@@ -25,11 +25,11 @@ def problem(jump, seed=0, shape=(40, 6)):
 @pytest.mark.parametrize("weight", [1.0, 0.2])
 def test_the_answer_on_the_ramp_is_the_global_minimiser(jump, weight):
     z, f, m, a = problem(jump)
-    ramp = ramp_through(jump, z)
+    ramp = surrogate_through(jump, z)
     lift = f - ramp.height(ramp.place(z))
     found, prediction = z.clone(), f.clone()
     term = Term(2.0 * weight, a, prediction)
-    Elementwise(jump).update_input({}, found, Anchor(2.0, m), term, Scope(ON_RAMPS))
+    Elementwise(jump).update_input({}, found, Anchor(2.0, m), term, Work(ON_RAMPS))
 
     def value(y, of=slice(None)):
         """In units of the ramp: half of its length, half of its height."""
@@ -46,13 +46,13 @@ def test_the_answer_on_the_ramp_is_the_global_minimiser(jump, weight):
 
 def test_the_ramp_passes_through_the_point_itself_and_stays_for_the_sweep():
     z, f, _, _ = problem(Sign())
-    scope, prediction = Scope(ON_RAMPS), f.clone()
-    Elementwise(Sign()).update_input({}, z, Anchor(1.0, z.clone()), Term(1.0, f.clone(), prediction), scope)
+    work, prediction = Work(ON_RAMPS), f.clone()
+    Elementwise(Sign()).update_input({}, z, Anchor(1.0, z.clone()), Term(1.0, f.clone(), prediction), work)
     assert torch.allclose(prediction, f)  # nothing is asked, so nothing moves
-    kept = scope.memory["ramp"]
+    (kept,) = work.sweep_values.values()
     moved = 3 * z
-    Elementwise(Sign()).update_input({}, z, Anchor(1.0, moved), Term(1.0, f, prediction), scope)
-    assert scope.memory["ramp"] is kept
+    Elementwise(Sign()).update_input({}, z, Anchor(1.0, moved), Term(1.0, f, prediction), work)
+    assert list(work.sweep_values.values()) == [kept]
     assert kept.reach == pytest.approx(REACH * float(problem(Sign())[0].square().mean().sqrt()))
 
 
@@ -60,18 +60,18 @@ def test_rows_that_count_twice_make_the_ramp_as_if_they_stood_there_twice():
     z = problem(Sign())[0]
     counts = torch.ones(len(z), 1, dtype=torch.float64)
     counts[:5] = 2
-    counted = ramp_through(Sign(), z, Term(1.0, z, z, counts))
-    assert torch.allclose(counted.reach, ramp_through(Sign(), torch.cat([z, z[:5]])).reach)
+    counted = surrogate_through(Sign(), z, Work(ON_RAMPS, counts=counts))
+    assert torch.allclose(counted.reach, surrogate_through(Sign(), torch.cat([z, z[:5]])).reach)
 
 
 def test_quantised_activations_have_the_identity_for_a_ramp():
     z = torch.linspace(-1, 2, 31, dtype=torch.float64)
-    ramp = ramp_through(Quantised(4), z)
+    ramp = surrogate_through(Quantised(4), z)
     assert torch.allclose(ramp.height(ramp.place(z)), z.clamp(0, 1))
 
 
 def test_variables_that_are_all_zero_have_a_ramp_too():
-    ramp = ramp_through(Sign(), torch.zeros(4, 3))
+    ramp = surrogate_through(Sign(), torch.zeros(4, 3))
     assert 0 < float(ramp.reach) < 1e-10
     assert torch.isfinite(ramp.place(torch.zeros(1))).all()
 

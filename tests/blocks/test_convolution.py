@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 import torch
+from dladmm.blocks.quadratic_input import conjugate_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dladmm.blocks import Affine, Anchor, Composed, Convolution, Generic, LinearMap, MaxPool, Scope, Term
-from dladmm.blocks.quadratic_input import conjugate_gradients
+from dladmm.blocks import Affine, Anchor, Composed, Convolution, Generic, LinearMap, MaxPool, Term, Work
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
 
@@ -110,8 +110,8 @@ def test_a_linear_map_has_an_adjoint_and_its_exact_argmin(layer, shape):
         anchor.weight * anchor.value.flatten(1).T + term.weight * A.T @ term.target.flatten(1).T,
     ).T
     before, start = input_value(block, params, v, anchor, term), v.clone()
-    (step,) = block.update_input(params, v, anchor, term, Scope(SubproblemOptions()))
-    exact = block._diagonal(v, Scope(SubproblemOptions())) is not None
+    (step,) = block.update_input(params, v, anchor, term, Work(SubproblemOptions()))
+    exact = block._diagonal(v, Work(SubproblemOptions())) is not None
     torch.testing.assert_close(v.flatten(1), best, rtol=0, atol=1e-10 if exact else 0.05)
     torch.testing.assert_close(term.prediction, block.forward({}, v))
     fall = before - input_value(block, params, v, anchor, term)
@@ -120,10 +120,8 @@ def test_a_linear_map_has_an_adjoint_and_its_exact_argmin(layer, shape):
 
 
 def test_which_maps_have_a_closed_form():
-    scope = SubproblemOptions()
-    found = [
-        LinearMap(layer)._diagonal(randn(0, 2, *shape), Scope(scope)) is not None for layer, shape in LAYERS
-    ]
+    work = Work(SubproblemOptions())
+    found = [LinearMap(layer)._diagonal(randn(0, 2, *shape), work) is not None for layer, shape in LAYERS]
     assert found == [True, True, True, True, False, False, True, False, True, False]
 
 
@@ -133,18 +131,17 @@ def test_the_exact_weights_are_those_of_least_squares(case, weighted):
     """One solve without damping against lstsq on the explicit matrix of patches, group by group."""
     block, v = case
     params, term, _ = problem(block, v)
-    if weighted:
-        term.rows = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
-    weights = term.rows if weighted else torch.ones(3, 1, dtype=torch.float64)
-    patches = block._patches(v)
+    counts = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64) if weighted else None
+    weights = torch.ones(3, 1, dtype=torch.float64) if counts is None else counts
+    patches = block.patches(v)
     positions = patches.shape[1] // 3
     target = term.target - params["b"].reshape(-1, *[1] * (v.ndim - 2)) if block.bias else term.target.clone()
     rhs = target.flatten(2).reshape(3, block.groups, -1, positions).permute(1, 0, 3, 2)
     rhs = rhs.reshape(block.groups, 3 * positions, -1)
     root = weights.sqrt().repeat_interleave(positions, 0)
     best = torch.linalg.lstsq(root * patches, root * rhs, driver="gelsd").solution
-    scope = Scope(SubproblemOptions(damping=0.0), forward=True)
-    step = block._exact_W(params, v, term, NONE, scope)
+    work = Work(SubproblemOptions(damping=0.0), order=(True,), counts=counts)
+    (step,) = update_linear_parameters(["W"], params, Patches(block, v, term, work), NONE, work)
     ours = patches @ params["W"].reshape(block.groups, -1, block.patch).mT
     torch.testing.assert_close(ours, patches @ best, rtol=0, atol=1e-4)
     torch.testing.assert_close(term.prediction, block.forward(params, v), rtol=0, atol=1e-9)
@@ -169,7 +166,7 @@ def test_a_parameter_update_falls_by_what_it_promises(w_solver, spec, case):
     for forward in (False, True):
         before = value()
         steps = block.update_parameters(
-            params, v, term, penalty, Scope(SubproblemOptions(w_solver=w_solver), forward=forward)
+            params, v, term, penalty, Work(SubproblemOptions(w_solver=w_solver), order=(forward,))
         )
         promised = sum(float(step.rate * step.squared) for step in steps)
         assert before - value() >= promised - 1e-8 * (1 + abs(before))
@@ -208,7 +205,7 @@ def test_an_input_update_falls_by_what_it_promises(a_solver, per_sample, case):
     params, term, anchor = problem(block, v)
     before = input_value(block, params, v, anchor, term)
     options = SubproblemOptions(a_solver=a_solver, tau_per_sample=per_sample)
-    (step,) = block.update_input(params, v, anchor, term, Scope(options))
+    (step,) = block.update_input(params, v, anchor, term, Work(options))
     fall = before - input_value(block, params, v, anchor, term)
     assert fall >= float(step.rate * step.squared) - 1e-9 * (1 + before)
     torch.testing.assert_close(term.prediction, block.forward(params, v), rtol=0, atol=1e-9)
@@ -230,7 +227,7 @@ def test_generic_and_closed_form_find_the_same_minimum(layer):
     own = {"weight": params["W"].clone(), "bias": params["b"].clone()}
     v2, term2 = v.clone(), Term(term.weight, term.target, term.prediction.clone())
     options = SubproblemOptions(damping=0.0)
-    scope, scope2 = Scope(options), Scope(options)
+    scope, scope2 = Work(options), Work(options)
     for _ in range(30):
         block.update_input(params, v, anchor, term, scope)
     for _ in range(400):
@@ -262,7 +259,7 @@ def test_maps_before_a_linear_block_are_part_of_its_operator(block):
         anchor.weight * torch.eye(K.shape[1], dtype=torch.float64) + term.weight * K.T @ K,
         (anchor.weight * anchor.value.flatten(1) + term.weight * (term.target.flatten(1) - bias) @ K).T,
     ).T
-    scope = Scope(SubproblemOptions())
+    scope = Work(SubproblemOptions())
     for _ in range(12):
         block.update_input(params, v, anchor, term, scope)
     torch.testing.assert_close(v.flatten(1), best, rtol=0, atol=1e-8)
@@ -281,7 +278,7 @@ def test_the_argmin_of_max_pooling_is_global(seed, size, weight, ties):
         m, target = m.round(), target.round()
     block, v = MaxPool((size,)), randn(seed + 2, 1, 1, size)
     term, anchor = Term(weight, target, block.forward({}, v)), Anchor(1.0, m)
-    block.update_input({}, v, anchor, term, Scope(SubproblemOptions()))
+    block.update_input({}, v, anchor, term, Work(SubproblemOptions()))
     found = input_value(block, {}, v, anchor, term)
     assert float(block.input_stationarity({}, v, anchor, term)) < 1e-18
     best = float("inf")
@@ -298,7 +295,7 @@ def test_the_argmin_of_max_pooling_is_global(seed, size, weight, ties):
 def test_entries_outside_whole_windows_keep_their_anchor():
     block, v = MaxPool((2, 2)), randn(0, 2, 3, 5, 5)
     _, term, anchor = problem(block, v)
-    block.update_input({}, v, anchor, term, Scope(SubproblemOptions()))
+    block.update_input({}, v, anchor, term, Work(SubproblemOptions()))
     assert torch.equal(v[..., 4], anchor.value[..., 4])
     torch.testing.assert_close(term.prediction, nn.functional.max_pool2d(v, 2))
     assert float(block.input_stationarity({}, v, anchor, term)) < 1e-18

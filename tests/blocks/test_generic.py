@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dladmm import Chain, train
-from dladmm.blocks import Affine, Anchor, Elementwise, Generic, Scope, Term
+from dladmm.blocks import Affine, Anchor, Elementwise, Generic, Term, Work
 from dladmm.callbacks import Checkpoint
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
@@ -70,7 +70,7 @@ def test_generic_and_closed_form_find_the_same_minimum(seed):
     generic = Generic(layer)
     own = generic.initial_parameters(None, 1.0)
     v2, term2 = v.clone(), Term(term.weight, term.target, term.prediction.clone())
-    scope, scope2 = Scope(options), Scope(options)
+    scope, scope2 = Work(options), Work(options)
     with torch.no_grad():
         affine.update_input(params, v, anchor, term, scope)
     for _ in range(300):
@@ -93,7 +93,7 @@ def test_generic_and_closed_form_find_the_same_minimum(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_an_input_update_falls_by_what_it_promises(block, seed):
     params, v, term, anchor = problem(seed, block)
-    scope = Scope(SubproblemOptions())
+    scope = Work(SubproblemOptions())
     for _ in range(5):
         before = input_value(block, params, v, anchor, term)
         with torch.no_grad():
@@ -108,7 +108,7 @@ def test_the_cap_leaves_the_variable_where_it_was():
     block = Generic(nn.Tanh())
     params, v, term, anchor = problem(0, block)
     before = v.clone()
-    scope = Scope(SubproblemOptions(max_backtracks=1, t0=1e-9))
+    scope = Work(SubproblemOptions(max_backtracks=1, t0=1e-9))
     (step,) = block.update_input(params, v, anchor, term, scope)
     assert torch.equal(v, before)
     assert float(step.squared) == 0.0

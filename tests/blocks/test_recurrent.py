@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dladmm import InputError, InputTypeError, Recurrent, baselines, train
-from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Scope, Term
+from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Term, Work
 from dladmm.callbacks import Checkpoint
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
@@ -68,7 +68,7 @@ def test_every_update_falls_by_what_it_promises(layer, w_solver, forward):
             + sum(penalty.value(params[name]) for name in block.penalised)
         )  # fmt: skip
 
-    scope = Scope(SubproblemOptions(w_solver=w_solver), forward=forward)
+    scope = Work(SubproblemOptions(w_solver=w_solver), order=(forward,))
     for _ in range(3):
         for update in (
             lambda: block.update_parameters(params, v, term, penalty, scope),
@@ -205,11 +205,11 @@ def test_a_linear_layer_at_every_position_is_one_on_all_rows(rows):
         Term(1.0, target.reshape(15, 2), affine.forward(own, flat), repeated),
     )
     none, anchor = get_regularizer(None), Anchor(1.0, v + 1)
-    block.update_parameters(params, v, term, none, Scope(SubproblemOptions()))
-    affine.update_parameters(own, flat, flat_term, none, Scope(SubproblemOptions()))
-    block.update_input(params, v, anchor, term, Scope(SubproblemOptions()))
+    block.update_parameters(params, v, term, none, Work(SubproblemOptions()))
+    affine.update_parameters(own, flat, flat_term, none, Work(SubproblemOptions()))
+    block.update_input(params, v, anchor, term, Work(SubproblemOptions()))
     affine.update_input(
-        own, flat, Anchor(1.0, anchor.value.reshape(15, 4)), flat_term, Scope(SubproblemOptions())
+        own, flat, Anchor(1.0, anchor.value.reshape(15, 4)), flat_term, Work(SubproblemOptions())
     )
     torch.testing.assert_close(v.reshape(15, 4), flat)
     torch.testing.assert_close(term.prediction.reshape(15, 2), flat_term.prediction)

@@ -17,7 +17,8 @@ from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 from dladmm.regularizers import L1, L2
-from dladmm.solvers.subproblems import SubproblemOptions, damped_cholesky
+from dladmm.solvers.factor import damped_cholesky
+from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.diagnostics import vital_signs
 
 WAITING = ("_local_scalar_dense", "lift_fresh", "nonzero", "equal", "is_nonzero")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dladmm.blocks import Affine, Block, Scope, Term
+from dladmm.blocks import Affine, Block, Term, Work
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
@@ -97,7 +97,7 @@ def test_two_steps_on_the_gram_matrix_are_the_two_steps(solver, rows, strength, 
     for turn in (Affine.turn, Block.turn):
         mine = {name: p.clone() for name, p in params.items()}
         term = Term(1.7, target, block.forward(mine, v), counts)
-        steps = turn(block, mine, v, term, L2(strength), Scope(options))
+        steps = turn(block, mine, v, term, L2(strength), Work(options))
         torch.testing.assert_close(term.prediction, block.forward(mine, v))
         found.append([*mine.values(), *(value for s in steps for value in (s.squared, s.rate))])
         assert [s.variable for s in steps] == ["b", "W", "W", "b"]

@@ -118,7 +118,7 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
         params = [{name: p + 0.1 for name, p in block.items()} for block in params]
     else:
         engine, params = graph_net(activation, strength=0.3)
-    forces = engine.forces(engine.feasible_state(params, 1.0, 0.1))
+    forces = engine.output_gradients(engine.feasible_state(params, 1.0, 0.1))
     gradients = truth(engine, params)[2]
     assert len(forces) == len(engine.chain)
     for force, gradient in zip(forces, gradients, strict=True):
@@ -129,7 +129,7 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
 @pytest.mark.parametrize("hidden", [(8,), (8, 6)])
 def test_forces_where_only_labelled_rows_are_variables(hidden):
     engine, params = graph_net("relu", strength=0.3, rows="train", hidden=hidden)
-    forces = engine.forces(engine.feasible_state(params, 1.0, 0.1))
+    forces = engine.output_gradients(engine.feasible_state(params, 1.0, 0.1))
     assert all(bool(torch.isfinite(force).all()) for force in forces)
 
 
@@ -139,10 +139,10 @@ def test_forces_where_only_labelled_rows_are_variables(hidden):
 def swept(engine, params, t, stiffness, shares=True, damped=True):
     """One sweep from the feasible state with rho, nu (and damping) times t; the parameters it leads to."""
     rho = engine.risk.H / 5
-    with engine.seeing(None, engine.options.damped(t if damped else 1.0)):
-        state = engine.feasible_state(copied(params), t * rho, t * rho / 10)
-        state.stiffness = stiffness
-        engine.sweep(state, engine.forces(state) if shares else None)
+    seen = engine.seen_as(options=engine.options.damped(t if damped else 1.0))
+    state = seen.feasible_state(copied(params), t * rho, t * rho / 10)
+    state.stiffness = stiffness
+    seen.sweep(state, seen.output_gradients(state) if shares else None)
     return state.params
 
 
@@ -186,9 +186,9 @@ def test_stiff_links_of_a_graph(monkeypatch, hidden, activation, strength):
     first = {}
     true_update = GraphConv.update_parameters
 
-    def update(block, p, v, term, penalty, scope):
+    def update(block, p, v, term, penalty, work):
         old = p["W"].clone()
-        steps = true_update(block, p, v, term, penalty, scope)
+        steps = true_update(block, p, v, term, penalty, work)
         first.setdefault(engine.chain.blocks.index(block), p["W"] - old)
         return steps
 
@@ -261,7 +261,7 @@ def test_shares_are_shares(seed):
     engine, state = random_problem(
         seed, depth=3, activation="tanh", regularizer={"name": "l2", "strength": 0.3}, nu=0.1 * 4**seed
     )
-    forces = engine.forces(state)
+    forces = engine.output_gradients(state)
     last = Term(state.rho, state.outputs[-1] + state.u / state.rho, state.predictions[-1])
     assert float(_share(last, forces[-1])) == pytest.approx(1.0, abs=1e-12)
     engine.sweep(state, forces)
@@ -322,10 +322,9 @@ def test_a_sweep_without_forces_is_what_it_was(regularizer):
     assert explicit_engine.sweep(explicit, None)
     assert torch.equal(flat(state), flat(explicit))
     used_engine, used = problem()  # and one with forces leaves no trace
-    used_engine.sweep(used, used_engine.forces(used))
+    used_engine.sweep(used, used_engine.output_gradients(used))
     assert torch.equal(flat(state), flat(used)) == (regularizer is None)
     fresh = problem()[1]
-    used_engine.forget()
     used_engine.sweep(fresh)
     assert torch.equal(flat(state), flat(fresh))
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.api.sharded_arguments import on_own_rows
+from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
 from dladmm.callbacks import Callback
@@ -21,7 +23,7 @@ from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
 from dladmm.network.recurrent_module import Recurrent
-from dladmm.network.scaling import Scaling
+from dladmm.network.scaling import ROW_LENGTH, STREAMED_ROW_LENGTH, Scaling
 from dladmm.network.tracing import chain_layers
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
@@ -168,7 +170,16 @@ def train(
     comm.all_clear()
     comm.from_first(*(p for block in params for p in block.values()))
     check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
-    scaling = Scaling.fit(chain.blocks[0], x, rows, at_once, comm) if chosen.scale_inputs else None
+    scaling = None
+    if chosen.scale_inputs:
+        length = STREAMED_ROW_LENGTH if chosen.mode == "streaming" else ROW_LENGTH
+        scaling = Scaling.fit(chain.blocks[0], x, rows, at_once, comm, length)
+    n_labelled = risk.n_labelled(rows)
+    batches = None
+    if chosen.mode == "streaming":
+        stream = stream_of_arrays(x, target, counts, rows, chain, chosen, random_state)
+        batches, x, rows = stream.batches, stream.x, stream.counts
+        risk = replace(risk, target=stream.target, weight=stream.weight)
     if scaling is not None:
         x = scaling.apply(x)
         held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
@@ -178,15 +189,16 @@ def train(
         x,
         risk,
         chosen,
-        penalty=chosen.penalty(regularizer, risk.n_labelled(rows)),
+        penalty=chosen.penalty(regularizer, n_labelled),
         params=params,
-        rows=rows,
+        counts=rows,
         validation=held_out,
         callbacks=callbacks,
         method=method,
         scaling=scaling,
         seed=random_state,
-        at_once=at_once,
+        chunk_rows=at_once,
+        batches=batches,
         comm=comm,
     )
     result = trainer.fit()

@@ -9,7 +9,7 @@ Lagrangian is the true training objective.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,7 @@ from torch.optim import LBFGS, Optimizer
 
 from dladmm.base.errors import InputError
 from dladmm.baselines.optimizer_state import packed, unpack
-from dladmm.blocks import Block, Elementwise, GraphConv, Params, Step
-from dladmm.blocks.propagation import Matrix, Propagation
-from dladmm.blocks.scratch import Scratch
+from dladmm.blocks import Step
 from dladmm.compute.norms import squared_norm
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import Energy, State
@@ -60,10 +58,9 @@ class GradientMethod:
             raise InputError(f"{name} cannot keep the constraint non_negative; use l1, l2 or no regularizer.")
         self.name = name
         self.engine: Engine = TrueObjective(
-            engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.rows
+            engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.counts
         )
         self.scale = 1 / _samples(engine) if mean else 1.0
-        self._layers = [_differentiable(block, engine.x.device) for block in engine.chain]
         self._params = state.params
         self._leaves = [{n: p.detach().requires_grad_() for n, p in block.items()} for block in state.params]
         self.optimizer = make_optimizer([p for block in self._leaves for p in block.values()])
@@ -88,8 +85,8 @@ class GradientMethod:
         outputs: list[Tensor] = []
         v = self.engine.x
         with torch.enable_grad():
-            for layer, leaves in zip(self._layers, self._leaves, strict=True):
-                v = layer(leaves, v)
+            for block, leaves in zip(self.engine.chain, self._leaves, strict=True):
+                v = block.differentiable_forward(leaves, v)
                 outputs.append(v)
         return outputs
 
@@ -110,7 +107,7 @@ class GradientMethod:
         else:
             (z, gradient), self._ahead = self._ahead, None
         self.optimizer.zero_grad()
-        counted = gradient if self.engine.rows is None else gradient * self.engine.rows
+        counted = gradient if self.engine.counts is None else gradient * self.engine.counts
         torch.autograd.backward(z, self.scale * counted)
         penalty = self.engine.penalty_value(self._leaves)
         if penalty.requires_grad:
@@ -132,36 +129,5 @@ class GradientMethod:
 
 
 def _samples(engine: Engine) -> float:
-    weight = engine.risk.weight if engine.rows is None else engine.rows
+    weight = engine.risk.weight if engine.counts is None else engine.counts
     return float(len(engine.risk.target) if weight is None else weight.sum())
-
-
-Layer = Callable[[Params, Tensor], Tensor]
-
-
-def _differentiable(block: Block, device: torch.device) -> Layer:
-    """The block's forward pass as autograd can follow it: blocks write into buffers of their own."""
-    if isinstance(block, Elementwise):
-        activation = block.activation.module().to(device)
-        return lambda params, v: cast(Tensor, activation(v))
-    if isinstance(block, GraphConv):
-        graph, activation = block.graph, block.activation.module().to(device)
-        product: Any = _Propagated.apply
-        return lambda params, v: cast(Tensor, activation(product(params["W"], graph.operand(v), graph)))
-    return block.forward
-
-
-class _Propagated(torch.autograd.Function):
-    """``A~ V W^T`` with the products the graph blocks have: deterministic, each in the cheaper order."""
-
-    @staticmethod
-    def forward(ctx: Any, W: Tensor, V: Matrix, graph: Propagation) -> Tensor:
-        ctx.W, ctx.V, ctx.graph = W.detach(), V.detach() if isinstance(V, Tensor) else V, graph
-        return graph.output(ctx.V, ctx.W)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        G = gradients[0].contiguous()
-        of_W = ctx.graph.weight_gradient(ctx.V, G, {})
-        of_V = ctx.graph.input_gradient(ctx.W, G, Scratch()) if ctx.needs_input_grad[1] else None
-        return of_W, of_V, None

@@ -32,8 +32,9 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
-from dladmm.blocks import Affine, Anchor, Elementwise, Scope, Step, Term
+from dladmm.blocks import Affine, Anchor, Elementwise, Step, Term
 from dladmm.compute.norms import squared_norm
+from dladmm.compute.workspace import Workspace
 from dladmm.engine.method import Look, MethodFactory, Seen
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
@@ -57,7 +58,7 @@ class TaylorEngine(Engine):
         # enough that rounding does not move W where no sample looks, too little to be seen elsewhere
         damping = torch.finfo(problem.x.dtype).eps ** 0.75
         options = replace(problem.options, w_solver="exact", a_solver="exact", damping=damping)
-        super().__init__(problem.chain, problem.x, problem.risk, problem.penalty, options, problem.rows)
+        super().__init__(problem.chain, problem.x, problem.risk, problem.penalty, options, problem.counts)
         self.gamma = gamma
 
     @torch.no_grad()
@@ -79,21 +80,22 @@ class TaylorEngine(Engine):
     def _least_squares(self, state: State, l: int) -> list[Step]:
         """``argmin_{W,b} (c/2)||a W^T + b - z||^2 + Omega(W)``: over W with centred inputs, then b from the means."""
         block, params, term = self.chain.blocks[l], state.params[l], self._tie(state, l)
-        scope = Scope(self.options, forward=True, memory=self._memories[l])
-        A = self._input(state, l)
+        work, A = self.work(l, order=(True,), last=False), self.input(state, l)
         if "b" not in params:
-            return block.update_parameters(params, A, term, self.penalty, scope)
-        mean = term.counted(A).sum(0) / term.samples()
+            return block.update_parameters(params, A, term, self.penalty, work)
+        mean = work.counted(A).sum(0) / work.samples(len(A))
         before = params["W"].clone()
-        steps = block.update_parameters(params, A - mean, term, self.penalty, scope)
+        centred = work.cached("centred", (A,), lambda: A - mean)
+        steps = block.update_parameters(params, centred, term, self.penalty, work)
         params["b"].sub_((params["W"] - before) @ mean)
         return steps
 
     def _update_variable(self, state: State, l: int) -> list[Step]:
         """a_l or z_l, tied to what makes it and to what it makes."""
-        scope = Scope(self.options, memory=self._memories[l + 1])
+        anchor, term = self._anchor(state, l), self._tie(state, l + 1)
+        work = self.work(l + 1, last=False)
         return self.chain.blocks[l + 1].update_input(
-            state.params[l + 1], state.outputs[l], self._anchor(state, l), self._tie(state, l + 1), scope
+            state.params[l + 1], state.outputs[l], anchor, term, work
         )
 
     def _weight(self, state: State, l: int) -> float:
@@ -103,7 +105,7 @@ class TaylorEngine(Engine):
 
     def _tie(self, state: State, l: int) -> Term:
         """What block l is fitted to: V_l itself, in the last layer too."""
-        return Term(self._weight(state, l), state.outputs[l], state.predictions[l], self.rows)
+        return Term(self._weight(state, l), state.outputs[l], state.predictions[l])
 
     def _anchor(self, state: State, l: int) -> Anchor:
         return Anchor(self._weight(state, l), state.predictions[l])
@@ -119,7 +121,7 @@ class TaylorEngine(Engine):
         )
         zero = torch.zeros_like(energy.risk)
         terms = [
-            self._weight(state, l) / 2 * squared_norm(v - g, self.rows) for l, (v, g) in enumerate(pairs)
+            self._weight(state, l) / 2 * squared_norm(v - g, self.counts) for l, (v, g) in enumerate(pairs)
         ]
         return replace(energy, coupling=sum(terms, zero))
 
@@ -130,13 +132,14 @@ class TaylorEngine(Engine):
         last = len(self.chain) - 1
         r = probe.residual
         z_L = self.risk.gradient(probe.outputs[-1]) + probe.u + probe.rho * r
-        total = squared_norm(z_L, self.rows) + squared_norm(r, self.rows)
+        total = squared_norm(z_L, self.counts) + squared_norm(r, self.counts)
         for l, block in enumerate(self.chain):
-            term = self._term(probe, l) if l == last else self._tie(probe, l)
-            params, v = probe.params[l], self._input(probe, l)
-            total = total + block.parameter_stationarity(params, v, term, self.penalty)
+            term = self.term(probe, l) if l == last else self._tie(probe, l)
+            params, v = probe.params[l], self.input(probe, l)
+            work = self.work(l, workspace=Workspace())
+            total = total + block.parameter_stationarity(params, v, term, self.penalty, work)
             if l > 0:
-                total = total + block.input_stationarity(params, v, self._anchor(probe, l - 1), term)
+                total = total + block.input_stationarity(params, v, self._anchor(probe, l - 1), term, work)
         return total
 
 

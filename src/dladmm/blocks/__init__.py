@@ -1,7 +1,7 @@
-"""The links a chain is made of: one file a block."""
+"""The links a chain is made of: one file per block."""
 
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Block, Support
 from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.generic import Generic
@@ -10,6 +10,8 @@ from dladmm.blocks.linear_map import Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
+from dladmm.compute.work import Work
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 __all__ = [
     "Affine",
@@ -25,7 +27,8 @@ __all__ = [
     "Params",
     "Positionwise",
     "RecurrentStates",
-    "Scope",
     "Step",
+    "Support",
     "Term",
+    "Work",
 ]

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.blocks.quadratic_input import update_linear_input
-from dladmm.compute.norms import ratio, squared_norm
+from dladmm.blocks.affine import parameter_order
+from dladmm.blocks.base import Block, Support
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.proximal_gram import proximal_on_gram
-from dladmm.solvers.subproblems import (
-    backtracked,
-    damped_cholesky,
-    full_precision_gram,
-    line_search,
-)
+from dladmm.solvers.factor import full_precision_gram
+from dladmm.solvers.least_squares import update_linear_parameters
+from dladmm.solvers.linear_input import update_linear_input
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 Sizes = tuple[int, ...]
 
@@ -35,10 +33,9 @@ class Convolution(Block):
     of a patch; it is summed over parts of the samples, and with groups there is one for each.
     """
 
+    support = Support.COUNTS | Support.RANKS
     linear = True
-    counts_rows = True
-    sharded = True
-    knows_of_input = ("gram", "factors", "factor_key")
+    positions_share_weights = True
     penalised = ("W",)
 
     def __init__(
@@ -60,7 +57,7 @@ class Convolution(Block):
             raise InputError(
                 f"channels must be >= 1 and multiples of groups, got {n_in} -> {n_out}, groups {groups}."
             )
-        self.n_in, self.n_out, self.kernel = n_in, n_out, kernel
+        self.channels_in, self.channels_out, self.kernel = n_in, n_out, kernel
         self.stride, self.padding, self.dilation = stride or ones, padding or zeros, dilation or ones
         self.groups, self.bias = groups, bias
 
@@ -88,29 +85,29 @@ class Convolution(Block):
         )
 
     def __repr__(self) -> str:
-        return f"Convolution({self.n_in}, {self.n_out}, {'x'.join(map(str, self.kernel))})"
+        return f"Convolution({self.channels_in}, {self.channels_out}, {'x'.join(map(str, self.kernel))})"
 
     @property
     def patch(self) -> int:
         """How many entries of the input one output sees."""
-        return self.n_in // self.groups * math.prod(self.kernel)
+        return self.channels_in // self.groups * math.prod(self.kernel)
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        shape = (self.n_out, self.n_in // self.groups, *self.kernel)
+        shape = (self.channels_out, self.channels_in // self.groups, *self.kernel)
         W = torch.randn(shape, generator=generator, dtype=torch.float64) * (
             scale * math.sqrt(2.0 / self.patch)
         )
-        return {"W": W, "b": torch.zeros(self.n_out, dtype=torch.float64)} if self.bias else {"W": W}
+        return {"W": W, "b": torch.zeros(self.channels_out, dtype=torch.float64)} if self.bias else {"W": W}
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        return self._product(v, params["W"], params.get("b"))
+        return self.product(v, params["W"], params.get("b"))
 
     def to_module(self, params: Params) -> nn.Module:
         W = params["W"]
         make = nn.Conv1d if len(self.kernel) == 1 else nn.Conv2d
         # skip_init: the layer would otherwise draw from the caller's global generator
         module: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-            make, self.n_in, self.n_out, self.kernel, stride=self.stride, padding=self.padding,
+            make, self.channels_in, self.channels_out, self.kernel, stride=self.stride, padding=self.padding,
             dilation=self.dilation, groups=self.groups, bias=self.bias, device=W.device, dtype=W.dtype,
         )  # fmt: skip
         with torch.no_grad():
@@ -121,7 +118,7 @@ class Convolution(Block):
 
     # Products --------------------------------------------------------------------------------------------------
 
-    def _product(self, v: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+    def product(self, v: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
         convolve = nn.functional.conv1d if len(self.kernel) == 1 else nn.functional.conv2d
         return convolve(v, W, b, self.stride, self.padding, self.dilation, self.groups)
 
@@ -133,29 +130,36 @@ class Convolution(Block):
         )  # fmt: skip
         return found[0 if of_input else 1]  # type: ignore[no-any-return]
 
-    def _gram(self, v: Tensor, rows: Tensor | None) -> Tensor:
+    def weight_product(self, e: Tensor, v: Tensor) -> Tensor:
+        """``e^T A`` in the shape of W."""
+        shape = (self.channels_out, self.channels_in // self.groups, *self.kernel)
+        return self._backward(e, v, v.new_empty(shape), of_input=False)
+
+    def gram(self, v: Tensor, counts: Tensor | None) -> Tensor:
         """``A^T A`` of all patches, (groups, patch, patch) in float64."""
         total = v.new_zeros(self.groups, self.patch, self.patch, dtype=torch.float64)
-        for part, weights in self._parts(v, rows):
+        for part, weights in self._parts(v, counts):
             patches = self._patches_by_sample(part)
             if self.patch <= 4 * patches.shape[2]:  # nothing is copied, and many products keep a GPU busy
                 weights = None if weights is None else weights.reshape(-1, 1, 1, 1)
                 total += full_precision_gram(patches, weights).sum(0)
             else:
                 counted = None if weights is None else weights.repeat_interleave(patches.shape[2], 0)
-                total += full_precision_gram(self._patches(part), counted)
+                total += full_precision_gram(self.patches(part), counted)
         return total
 
-    def _parts(self, v: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _parts(self, v: Tensor, counts: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
         one = v.new_zeros((1, *v.shape[1:]))
-        positions = self._product(one, v.new_zeros(self.n_out, self.n_in // self.groups, *self.kernel))
+        positions = self.product(
+            one, v.new_zeros(self.channels_out, self.channels_in // self.groups, *self.kernel)
+        )
         entries = positions[0, 0].numel() * self.patch * self.groups
         size = max(1, PART.get(v.device.type, PART["cpu"]) // entries)
         for begin in range(0, len(v), size):
             part = slice(begin, begin + size)
-            yield v[part], None if rows is None else rows[part]
+            yield v[part], None if counts is None else counts[part]
 
-    def _patches(self, v: Tensor) -> Tensor:
+    def patches(self, v: Tensor) -> Tensor:
         """A itself: (groups, samples x positions, patch)."""
         return self._patches_by_sample(v).transpose(0, 1).flatten(1, 2)
 
@@ -180,136 +184,103 @@ class Convolution(Block):
             1, 1, self.kernel, stride=self.stride, padding=self.padding, dilation=self.dilation
         )
         squares = v.square().sum(1, keepdim=True)
-        return channel._product(squares, v.new_ones(1, 1, *self.kernel)).clamp_min(0).sqrt()
+        return channel.product(squares, v.new_ones(1, 1, *self.kernel)).clamp_min(0).sqrt()
 
     # Parameters ------------------------------------------------------------------------------------------------
 
     def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """Lines 5 and 8 of Algorithm 1 in the order of Algorithm 2: b, then W backward; W, then b forward."""
-        solve_W = self._exact_W if scope.options.w_solver == "exact" else self._quadratic_W
-        if scope.forward:
-            return [solve_W(params, v, term, penalty, scope), *self._mean_b(params, term)]
-        return [*self._mean_b(params, term), solve_W(params, v, term, penalty, scope)]
-
-    def _mean_b(self, params: Params, term: Term) -> list[Step]:
-        """``argmin_b (c/2)||m + b' - target||^2``: a channel's mean residual over samples and positions."""
-        if not self.bias:
-            return []
-        E = term.residual().flatten(2)
-        samples = torch.as_tensor(term.samples(), dtype=torch.float64, device=E.device) * E.shape[2]
-        (sums,) = term.total(term.counted(E.sum(2)).sum(0))
-        shift = -sums / samples.to(E.dtype)
-        params["b"] += shift
-        term.prediction += shift.reshape(-1, *[1] * len(self.kernel))
-        return [Step("b", squared_norm(shift), term.weight / 2 * samples)]
-
-    def _quadratic_W(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
-        """``argmin_W P(W; theta) + Omega(W)``, Equations 9 and 11, theta by Algorithms 4 and 6 in closed form."""
-        W, c = params["W"], term.weight
-        (d,) = term.total(self._backward(term.counted(term.residual()), v, W, of_input=False))
-        if penalty.quadratic is None:
-            return self._proximal_W(params, v, d, term, penalty, scope)
-        d = d.add(W, alpha=float(penalty.quadratic) / c)
-        moved = self._product(v, d)
-        d_squared = squared_norm(d)
-        alpha = backtracked(
-            c * ratio(self._length(moved, term), d_squared), scope.options.alpha0, scope.options.growth
+        return update_linear_parameters(
+            parameter_order(params, work), params, Patches(self, v, term, work), penalty, work
         )
-        step = torch.where(d_squared > 0, c / (alpha + penalty.quadratic), torch.zeros_like(alpha))
-        W.sub_(d * step.to(d.dtype))
-        term.prediction.sub_(moved.mul_(step.to(d.dtype)))
-        return Step("W", d_squared * step.square(), (alpha + penalty.quadratic) / 2)
 
-    def _proximal_W(
-        self, params: Params, v: Tensor, d: Tensor, term: Term, penalty: Regularizer, scope: Scope
-    ) -> Step:
-        """The same for a penalty without a quadratic form: the step depends on alpha, so the loop is run."""
-        W, c, options = params["W"], term.weight, scope.options
-        alpha = options.alpha0
-        if alpha is None:
-            alpha = float(c * ratio(self._length(self._product(v, d), term), squared_norm(d)))
-        alpha = max(alpha, torch.finfo(W.dtype).tiny)
-        for _ in range(options.max_backtracks):
-            move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
-            moved, squared = self._product(v, move), squared_norm(move)
-            if float(c * self._length(moved, term)) <= alpha * float(squared) * (1 + 1e-6):
-                W.add_(move)
-                term.prediction.add_(moved)
-                return Step("W", squared, torch.full_like(squared, alpha / 2))
-            alpha *= options.growth
-        return Step("W", torch.zeros_like(squared), torch.full_like(squared, alpha / 2))
-
-    def _exact_W(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
-        """``argmin_W (c/2)||W * a + b - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``, Equations 8 and 10 solved.
-
-        Group by group, ``(c A^T A + lambda I + delta I)`` factored in float64, delta the damping. The Gram matrices
-        live in the block's memory while the input stays.
-        """
-        W, c, memory = params["W"], term.weight, scope.memory
-        if "gram" not in memory:
-            (memory["gram"],) = term.total(self._gram(v, term.rows))
-            memory.pop("factor_key", None)
-        damping = scope.options.damping_of(self.patch, last=scope.last)
-        quadratic = penalty.quadratic
-        W_all = W.double().reshape(self.groups, -1, self.patch)
-        (d,) = term.total(self._backward(term.counted(term.residual()), v, W, of_input=False))
-        d = d.double().reshape(W_all.shape)
-        shifts = damping * memory["gram"].diagonal(dim1=1, dim2=2).mean(1)
-        if quadratic is None:
-            found = [
-                proximal_on_gram(W_all[g], d[g], memory["gram"][g], c, shifts[g], penalty)
-                for g in range(self.groups)
-            ]
-            move, deltas = torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found])
-            rates = deltas / 2
-        else:
-            d = d + W_all * (quadratic / c)
-            key = (c, quadratic, damping)
-            if memory.get("factor_key") != key:
-                pairs = zip(memory["gram"], shifts + quadratic / c, strict=True)
-                memory["factors"] = [damped_cholesky(gram, shift, v.dtype) for gram, shift in pairs]
-                memory["factor_key"] = key
-            solved = [torch.cholesky_solve(d[g].T, memory["factors"][g][0]).T for g in range(self.groups)]
-            move, totals = -torch.stack(solved), torch.stack([total for _, total in memory["factors"]])
-            rates = c * totals - quadratic / 2
-        moved = self._product(v, move.to(W.dtype).reshape(W.shape))
-        each, moved_squared = move.square().sum((1, 2)), self._length(moved, term)
-        if quadratic is not None:
-            step = line_search(-(d * move).sum(), moved_squared + totals @ each)
-            move, moved = move * step, moved.mul_(step.to(W.dtype))
-            each, moved_squared = each * step.square(), moved_squared * step.square()
-        W.add_(move.to(W.dtype).reshape(W.shape))
-        term.prediction.add_(moved)
-        squared = each.sum()
-        return Step("W", squared, ratio(c * moved_squared / 2 + rates @ each, squared))
-
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        E = term.counted(term.residual())
-        own = self._backward(E, v, params["W"], of_input=False), E.flatten(2).sum((0, 2))
-        product, sums = term.total(*own)
+    def parameter_stationarity(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
+    ) -> Tensor:
+        E = work.counted(term.residual())
+        product, sums = work.total(self.weight_product(E, v), E.flatten(2).sum((0, 2)))
         total = squared_norm(penalty.stationarity(params["W"], term.weight * product))
         return total + squared_norm(term.weight * sums) if self.bias else total
 
-    def _length(self, moved: Tensor, term: Term) -> Tensor:
-        """``||A d^T||^2`` over all samples."""
-        return term.total(squared_norm(moved, term.rows))[0]
-
     # Input -----------------------------------------------------------------------------------------------------
 
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_a (nu/2)||a - f(z)||^2 + (c/2)||W * a + b - target||^2``, lines 4 and 9 of Algorithm 1."""
-        scope.memory.pop("gram", None)
         W = params["W"]
         return update_linear_input(
             v,
-            lambda d: self._product(d, W),
+            lambda d: self.product(d, W),
             lambda e: self._backward(e, v, W, of_input=True),
             anchor,
             term,
-            scope,
+            work,
         )
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward(moves, v)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.product(move, params["W"])
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Patches:
+        return Patches(self, v, Term(1.0, prediction, prediction), work)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self._backward(term.weight * term.residual(), v, params["W"], of_input=True)
+
+
+class Patches:
+    """``A``, one row per patch of one sample, as the least-squares solver sees it."""
+
+    gram_pays = False
+    n_inputs: int
+
+    def __init__(self, block: Convolution, v: Tensor, term: Term, work: Work) -> None:
+        self.block, self.v, self.term, self.work = block, v, term, work
+        self.weight, self.groups, self.channels_inputs = term.weight, block.groups, block.patch
+        positions = math.prod(term.target.shape[2:])
+        self.samples = work.samples(len(v)) * positions
+
+    def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.adjoint(self.term.residual(), with_column_sums)
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        E = self.work.counted(E)
+        shape = (-1, self.channels_inputs) if self.groups == 1 else (self.groups, -1, self.channels_inputs)
+        own = self.block.weight_product(E, self.v).reshape(shape), E.flatten(2).sum((0, 2)).double()
+        if not with_column_sums:
+            product, sums = self.work.total(*own)
+            return product, sums, None
+        product, sums, ones = self.work.total(*own, self._own_column_sums())
+        return product, sums, ones
+
+    def gram(self) -> Tensor:
+        def make() -> Tensor:
+            (gram,) = self.work.total(self.block.gram(self.v, self.work.counts))
+            return gram[0] if self.groups == 1 else gram
+
+        return self.work.cached("gram", (self.v,), make)
+
+    def column_sums(self) -> Tensor:
+        return self.work.total(self._own_column_sums())[0]
+
+    def _own_column_sums(self) -> Tensor:
+        """Patches are linear in the image: their sum over samples is that of the summed image."""
+        image = self.work.counted(self.v).sum(0, keepdim=True, dtype=torch.float64)
+        sums = self.block.patches(image).sum(1)
+        return sums[0] if self.groups == 1 else sums
+
+    def products(self, heading: Tensor) -> Tensor:
+        return self.block.product(self.v, heading)
+
+    def squared(self, products: Tensor) -> Tensor:
+        return self.work.total(squared_norm(products, self.work.counts))[0]
+
+    def advance(self, products: Tensor | None, multiple: Tensor | None, shift: Tensor | None) -> None:
+        prediction = self.term.prediction
+        if products is not None and multiple is not None:
+            prediction.addcmul_(products, multiple.to(prediction.dtype))
+        if shift is not None:
+            prediction.add_(shift.reshape(-1, *[1] * (prediction.ndim - 2)))

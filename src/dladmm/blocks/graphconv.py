@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,19 @@ from dladmm.activations import Activation, get_activation
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Block, Support
 from dladmm.blocks.propagation import Matrix, Propagation
-from dladmm.blocks.ray import Ray, move_along
-from dladmm.blocks.scratch import Scratch
+from dladmm.blocks.rows import Rows
 from dladmm.compute.halo import HaloMatrix
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.sparse import SparseMatrix
+from dladmm.compute.work import Work
 from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.subproblems import SubproblemOptions, Trial, searched
+from dladmm.solvers.operator import Operator
+from dladmm.solvers.step_along import StepAlong, move_along
+from dladmm.solvers.subproblems import Trial, searched
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 
 class GraphConv(Block):
@@ -47,24 +50,22 @@ class GraphConv(Block):
     ) -> None:
         if n_in < 1 or n_out < 1:
             raise InputError(f"a graph block needs at least one input and one output, got {n_in} -> {n_out}.")
-        self.n_in, self.n_out = n_in, n_out
+        self.n_in: int = n_in
+        self.n_out: int = n_out
         self.activation = get_activation(activation)
         self.linear = self.activation.name == "identity"
-        self.remembers = (
-            () if self.linear else ("H",)
-        )  # H is the cached prediction itself where f is the identity
+        # H is the cached prediction itself where f is the identity
+        self.carried = () if self.linear else ("H",)
         self.continuous = self.activation.continuous
         self.follows_forward = rows is not None
-        # A~ has its rows on the ranks as V has, or does not appear
-        self.sharded = adjacency is None or isinstance(adjacency, HaloMatrix)
+        self.support = Support.RECORDING if isinstance(self.activation, PiecewiseLinear) else Support.NONE
+        if adjacency is None or isinstance(adjacency, HaloMatrix):
+            self.support |= Support.RANKS  # A~ has its rows on the ranks as V has, or does not appear
         self.graph = Propagation(n_in, n_out, adjacency, rows)
         self._affine = Affine(n_in, n_out, bias=False)
 
     def __repr__(self) -> str:
         return f"GraphConv({self.n_in}, {self.n_out}, {self.activation.name})"
-
-    def recordable(self, options: SubproblemOptions) -> bool:
-        return isinstance(self.activation, PiecewiseLinear)
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         deviation = scale * math.sqrt(2.0 / self.n_in)
@@ -76,30 +77,40 @@ class GraphConv(Block):
     def to_module(self, params: Params) -> nn.Module:
         return GraphLayer(params["W"], self.activation.module())
 
-    def _ray(self, params: Params, V: Matrix, term: Term, memory: dict[str, Any]) -> Ray:
+    def differentiable_forward(self, params: Params, v: Tensor) -> Tensor:
+        propagated: Any = _Propagated.apply
+        product = propagated(params["W"], self.graph.operand(v), self.graph)
+        return cast(Tensor, self.activation.module()(product))
+
+    def _step(self, params: Params, v: Tensor, term: Term, work: Work) -> StepAlong:
         """Where the block stands: H, its prediction and residual, on the rows that are variables."""
-        H: Tensor | None = term.prediction if self.linear else memory.get("H")
+        H: Tensor | None = term.prediction if self.linear else work.find("H", (v, params["W"]))
         if H is None:
-            H = memory["H"] = self.graph.output(V, params["W"])
-        return Ray(self.activation, term, H, self.graph.rows, Scratch.of(memory))
+            H = self.graph.output(self.graph.operand(v), params["W"])
+        return StepAlong(self.activation, term, H, self.graph.rows, work)
+
+    def _keep_H(self, step: StepAlong, params: Params, v: Tensor, work: Work) -> None:
+        """H has moved along with V or W."""
+        if not self.linear:
+            work.keep("H", step.H_all, (v, params["W"]))
 
     # Parameters ----------------------------------------------------------------------------------------------------
 
     def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """Algorithm 5, lines 9 and 12."""
         V = self.graph.operand(v)
-        if self.linear and scope.options.w_solver == "exact":
-            A = self.graph.input_rows(V, scope.memory)
+        if self.linear and work.options.w_solver == "exact":
+            A = self.graph.input_rows(V, work)
             if isinstance(A, Tensor):
-                return self._exact_W(params, V, A, term, penalty, scope)
+                return self._exact_W(params, V, A, term, penalty, work)
         if penalty.quadratic is None:
-            return [self._proximal_W(params, V, term, penalty, scope)]
-        return [self._majorised_W(params, V, term, float(penalty.quadratic), scope)]
+            return [self._proximal_W(params, v, V, term, penalty, work)]
+        return [self._majorised_W(params, v, V, term, float(penalty.quadratic), work)]
 
     def _exact_W(
-        self, params: Params, V: Matrix, A: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, V: Matrix, A: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """``argmin_W (c/2)||A~ V W^T - target||^2 + Omega(W) + (delta/2)||W - W_k||^2``: Equations 19, 20 solved.
 
@@ -107,112 +118,160 @@ class GraphConv(Block):
         """
         rows = self.graph.rows
         if rows is None:
-            return self._affine.update_parameters(params, A, term, penalty, scope)
+            return self._affine.update_parameters(params, A, term, penalty, work)
         before = params["W"].clone()
-        part = Term(term.weight, term.target[rows], term.prediction[rows], shards=term.shards)
-        steps = self._affine.update_parameters(params, A, part, penalty, scope)
+        part = Term(term.weight, term.target[rows], term.prediction[rows])
+        steps = self._affine.update_parameters(params, A, part, penalty, work)
         term.prediction.add_(self.graph.output(V, params["W"] - before))
         return steps
 
-    def _majorised_W(self, params: Params, V: Matrix, term: Term, strength: float, scope: Scope) -> Step:
+    def _majorised_W(
+        self, params: Params, v: Tensor, V: Matrix, term: Term, strength: float, work: Work
+    ) -> Step:
         """``argmin_W P(W; sigma) + (strength/2)||W||^2``, Equations 19 and 20: ``W - gradient/sigma`` at strength 0.
 
         sigma by backtracking from alpha0: in closed form where f is the identity, else on true values.
         """
         W = params["W"]
-        ray = self._ray(params, V, term, scope.memory)
-        (g,) = term.total(self.graph.weight_gradient(V, ray.gradient(), scope.memory))
+        step = self._step(params, v, term, work)
+        (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
         d = g.add(W, alpha=strength) if strength > 0 else g
-        ray.aim(self.graph.output(V, d, ray.scratch), d, g, strength)
-        sigma = ray.curvature(scope.options.alpha0, scope.options)
-        step = ray.advance(sigma)
-        move_along(W, d, step)
-        scope.memory["H"] = ray.H_all
-        return Step("W", ray.d_squared * step.square(), (sigma + strength) / 2)
+        step.aim(self.graph.output(V, d, work), d, g, strength)
+        sigma = step.curvature(work.options.alpha0, work.options)
+        length = step.advance(sigma)
+        move_along(W, d, length)
+        self._keep_H(step, params, v, work)
+        return Step("W", step.d_squared * length.square(), (sigma + strength) / 2)
 
-    def _proximal_W(self, params: Params, V: Matrix, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+    def _proximal_W(
+        self, params: Params, v: Tensor, V: Matrix, term: Term, penalty: Regularizer, work: Work
+    ) -> Step:
         """``argmin_W P(W; sigma) + Omega(W)``, Equations 19 and 20, for a penalty with kinks.
 
         The move depends on sigma in more than its length, so every trial needs a product of its own.
         """
         W = params["W"]
-        ray = self._ray(params, V, term, scope.memory)
-        (g,) = term.total(self.graph.weight_gradient(V, ray.gradient(), scope.memory))
-        start = scope.options.alpha0
+        step = self._step(params, v, term, work)
+        (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
+        start = work.options.alpha0
         if start is None:
-            ray.aim(self.graph.output(V, g, ray.scratch), g, g)
-            start = float(ray.first_curvature())
+            step.aim(self.graph.output(V, g, work), g, g)
+            start = float(step.first_curvature())
         move = torch.zeros_like(W)
 
         def trial(sigma: float) -> Trial:
             nonlocal move
             move = W - penalty.prox(W - g / sigma, 1.0 / sigma)
-            ray.aim(self.graph.output(V, move, ray.scratch), move, g)
-            return Trial(ray.rise(1.0), -float(ray.along), float(ray.d_squared))
+            step.aim(self.graph.output(V, move, work), move, g)
+            return Trial(step.rise(1.0), -float(step.along), float(step.d_squared))
 
-        sigma = searched(trial, start, lambda: float(ray.slack()), scope.options)
+        sigma = searched(trial, start, lambda: float(step.slack()), work.options)
         length = 1.0 if sigma is not None else 0.0
         move_along(W, move, length)
-        ray.move(length)
-        scope.memory["H"] = ray.H_all
-        return Step("W", ray.d_squared * length, torch.full_like(ray.d_squared, (sigma or 0.0) / 2))
+        step.move(length)
+        self._keep_H(step, params, v, work)
+        return Step("W", step.d_squared * length, torch.full_like(step.d_squared, (sigma or 0.0) / 2))
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        V = self.graph.operand(v)
-        own = self.graph.weight_gradient(V, self._ray(params, V, term, {}).gradient(), {})
-        (gradient,) = term.total(own)
+    def parameter_stationarity(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
+    ) -> Tensor:
+        step = self._step(params, v, term, work)
+        (gradient,) = work.total(self.graph.weight_gradient(self.graph.operand(v), step.gradient(), work))
         return squared_norm(penalty.stationarity(params["W"], gradient))
 
     # Input ---------------------------------------------------------------------------------------------------------
 
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_Z Q(Z; delta)``, Equations 17 and 22: ``Z - gradient/delta``, lines 5 and 14 of Algorithm 5.
 
         The paper's formula for the backward step prints psi where it means its gradient. delta by backtracking from
         t0: in closed form where f is the identity, else on true values. An exact solve is not offered: it would be a
         Kronecker system of A~ and W.
         """
-        for name in ("AV", "gram", "factor_key"):
-            scope.memory.pop(name, None)
         W = params["W"]
         if self.graph.rows is not None:
-            self._follow_forward(W, v, anchor, term, scope.memory)
-        ray = self._ray(params, v, term, scope.memory)
-        own = self.graph.pick(torch.sub(v, anchor.value, out=ray.scratch.take("offset", v)))
-        d = self.graph.input_gradient(W, ray.gradient(), ray.scratch).add_(own, alpha=anchor.weight)
-        ray.aim(self.graph.change_by(d, W, ray.scratch), d, d, own=anchor.weight, offset=own)
-        delta = ray.curvature(scope.options.t0, scope.options)
-        step = ray.advance(delta)
-        scope.memory["H"] = ray.H_all
+            self._follow_forward(params, v, anchor, term, work)
+        step = self._step(params, v, term, work)
+        own = self.graph.pick(torch.sub(v, anchor.value, out=work.buffer("offset", v)))
+        d = self.graph.input_gradient(W, step.gradient(), work).add_(own, alpha=anchor.weight)
+        step.aim(self.graph.change_by(d, W, work), d, d, own=anchor.weight, offset=own)
+        delta = step.curvature(work.options.t0, work.options)
+        length = step.advance(delta)
         if self.graph.rows is None:
-            move_along(v, d, step)
+            move_along(v, d, length)
         else:
-            v.index_add_(0, self.graph.rows, d.mul_(-step))
-        return [Step("Z", ray.d_squared * step.square(), delta / 2)]
+            v.index_add_(0, self.graph.rows, d.mul_(-length))
+        self._keep_H(step, params, v, work)
+        return [Step("Z", step.d_squared * length.square(), delta / 2)]
 
-    def _follow_forward(
-        self, W: Tensor, v: Tensor, anchor: Anchor, term: Term, memory: dict[str, Any]
-    ) -> None:
+    def _follow_forward(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> None:
         """Rows that are no variables take the value of the forward pass, and H moves with them."""
         assert self.graph.rows is not None
+        W = params["W"]
+        H = None if self.linear else work.find("H", (v, W))
         change = (anchor.value - v).index_fill_(0, self.graph.rows, 0.0)
         v.add_(change)
-        moved = self.graph.output(change, W)
         if self.linear:
-            term.prediction.add_(moved)
-        else:
-            H = memory.get("H")
-            memory["H"] = self.graph.output(v, W) if H is None else H.add_(moved)
-            term.prediction.copy_(self.activation(memory["H"]))
+            term.prediction.add_(self.graph.output(change, W))
+            return
+        H = self.graph.output(v, W) if H is None else H.add_(self.graph.output(change, W))
+        term.prediction.copy_(self.activation(H))
+        work.keep("H", H, (v, W))
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         """Of the rows that are variables; zero on the others."""
-        ray = self._ray(params, v, term, {})
-        gradient = self.graph.input_gradient(params["W"], ray.gradient(), Scratch())
+        gradient = self.graph.input_gradient(params["W"], self._step(params, v, term, work).gradient())
         if self.graph.rows is None:
             return gradient
         return torch.zeros_like(v).index_copy_(0, self.graph.rows, gradient)
 
-    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
-        gradient = self.input_gradient(params, v, term).add_(v - anchor.value, alpha=anchor.weight)
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        change = self.graph.output(self.graph.operand(v), moves["W"])
+        return change if self.linear else change.mul_(self._derivative(params, v))
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        change = self.graph.output(move, params["W"])
+        return change if self.linear else change.mul_(self._derivative(params, v))
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
+        """``H = A~ V W^T`` is linear in W; a gradient in f(H) is handed through f."""
+        A = self.graph.input_rows(self.graph.operand(v), work)
+        if self.graph.rows is not None or not isinstance(A, Tensor):
+            return None
+        slope = None if self.linear else self._derivative(params, v)
+        return PropagatedRows(self.n_in, A, Term(1.0, prediction, prediction), work, slope)
+
+    def _derivative(self, params: Params, v: Tensor) -> Tensor:
+        H = self.graph.output(self.graph.operand(v), params["W"])
+        return self.activation.write_derivative(H, torch.empty_like(H))
+
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
+        gradient = self.input_gradient(params, v, term, work).add_(v - anchor.value, alpha=anchor.weight)
         return squared_norm(self.graph.pick(gradient))
+
+
+class PropagatedRows(Rows):
+    """``A~ V`` behind an activation with the derivative ``slope`` (None for the identity)."""
+
+    def __init__(self, n_inputs: int, A: Tensor, term: Term, work: Work, slope: Tensor | None) -> None:
+        super().__init__(n_inputs, A, term, work)
+        self.slope = slope
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return super().adjoint(E if self.slope is None else E * self.slope, with_column_sums)
+
+
+class _Propagated(torch.autograd.Function):
+    """``A~ V W^T`` with the products the graph blocks have: deterministic, each in the cheaper order."""
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, V: Matrix, graph: Propagation) -> Tensor:
+        ctx.W, ctx.V, ctx.graph = W.detach(), V.detach() if isinstance(V, Tensor) else V, graph
+        return graph.output(ctx.V, ctx.W)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        G = gradients[0].contiguous()
+        of_W = ctx.graph.weight_gradient(ctx.V, G)
+        of_V = ctx.graph.input_gradient(ctx.W, G) if ctx.needs_input_grad[1] else None
+        return of_W, of_V, None

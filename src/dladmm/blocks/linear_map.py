@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
-from dladmm.blocks.quadratic_input import update_linear_input
+from dladmm.blocks.base import Block, Support
 from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.linear_input import update_linear_input
+from dladmm.solvers.operator import Operator
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
     nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
@@ -30,9 +33,8 @@ class LinearMap(Block):
     overlap) the input's subproblem has a closed form.
     """
 
+    support = Support.COUNTS | Support.RANKS
     linear = True
-    counts_rows = True
-    sharded = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
@@ -57,20 +59,15 @@ class LinearMap(Block):
     def to_module(self, params: Params) -> nn.Module:
         return copy.deepcopy(self.module)
 
-    def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
-    ) -> list[Step]:
-        return []
-
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_v (nu/2)||v - value||^2 + (c/2)||A v - target||^2``, lines 4 and 9 of Algorithm 1.
 
         With ``A A^T = D`` diagonal it is ``value + A^T (target - A value) c/(nu + c D)``.
         """
-        diagonal = self._diagonal(v, scope)
+        diagonal = self._diagonal(v, work)
         if diagonal is None:
             return update_linear_input(
-                v, lambda d: cast(Tensor, self.module(d)), lambda e: self.adjoint(e, v), anchor, term, scope
+                v, lambda d: cast(Tensor, self.module(d)), lambda e: self.adjoint(e, v), anchor, term, work
             )
         pull = (term.target - self.module(anchor.value)) * (
             term.weight / (anchor.weight + term.weight * diagonal)
@@ -78,29 +75,31 @@ class LinearMap(Block):
         found = anchor.value + self.adjoint(pull, v)
         move = found - v
         prediction = self.module(found)
-        squared = squared_norm(move, term.rows)
-        curvature = ratio(squared_norm(prediction - term.prediction, term.rows), squared)
+        squared = squared_norm(move, work.counts)
+        curvature = ratio(squared_norm(prediction - term.prediction, work.counts), squared)
         v.copy_(found)
         term.prediction.copy_(prediction)
         return [Step("a", squared, (anchor.weight + term.weight * curvature) / 2, own=True)]
 
-    def _diagonal(self, v: Tensor, scope: Scope) -> Tensor | None:
+    def _diagonal(self, v: Tensor, work: Work) -> Tensor | None:
         """The diagonal of ``A A^T`` for one sample, None where it is not diagonal: a random vector tells."""
-        if "diagonal" not in scope.memory:
+
+        def make() -> tuple[bool, Tensor]:
             one = v.new_zeros((1, *v.shape[1:]), dtype=torch.float64)
             output = self.module(one)
             diagonal = self.module(self.adjoint(torch.ones_like(output), one))
             generator = torch.Generator().manual_seed(0)
             probe = torch.rand(output.shape, generator=generator, dtype=torch.float64).to(one.device)
             is_diagonal = torch.allclose(self.module(self.adjoint(probe, one)), diagonal * probe)
-            scope.memory["diagonal"] = diagonal.to(v.dtype) if is_diagonal else None
-        found: Tensor | None = scope.memory["diagonal"]
-        return found
+            return is_diagonal, diagonal.to(v.dtype)
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        return torch.zeros((), dtype=torch.float64, device=v.device)
+        is_diagonal, diagonal = work.cached("diagonal", (self,), make, (v.shape[1:], v.dtype))
+        return diagonal if is_diagonal else None
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward({}, move)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self.adjoint(term.weight * term.residual(), v)
 
 
@@ -117,8 +116,10 @@ class Composed(Block):
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
         self._behind = not first
-        self.counts_rows, self.penalised, self.sharded = block.counts_rows, block.penalised, block.sharded
-        self.knows_of_input, self.remembers = block.knows_of_input, block.remembers
+        self.support = block.support & (Support.COUNTS | Support.RANKS)
+        self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
+        self.joins_updates = block.joins_updates
+        self.positions_share_weights = block.positions_share_weights
 
     def __repr__(self) -> str:
         return f"Composed({', '.join(repr(m.module) for m in self.maps)}, {self.block!r})"
@@ -153,49 +154,43 @@ class Composed(Block):
     def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return self.block.recompute(params, self.mapped(v), prediction)
 
-    def own_energy(
-        self, params: Params, v: Tensor, prediction: Tensor, weight: float, rows: Tensor | None = None
-    ) -> Tensor:
-        return self.block.own_energy(params, self.mapped(v), prediction, weight, rows)
+    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float, work: Work) -> Tensor:
+        return self.block.own_energy(params, self.mapped(v), prediction, weight, work)
 
     def to_module(self, params: Params) -> nn.Module:
         return nn.Sequential(*(m.to_module({}) for m in self.maps), self.block.to_module(params))
 
     def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """That of h, whose input is ``A v``; a hidden layer that others wait for is damped by ``map_damping``."""
         if self._behind and isinstance(self.block, Affine):
-            scope = replace(scope, options=scope.options.behind_maps(self.block.n_in))
-        return self.block.update_parameters(params, self.mapped(v), term, penalty, scope)
+            work = replace(work, options=work.options.behind_maps(self.block.n_in))
+        inner = work.cached("mapped", (v,), lambda: self.mapped(v))
+        return self.block.update_parameters(params, inner, term, penalty, work.without_plan())
 
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_v (nu/2)||v - value||^2 + (c/2)||H A v + b - target||^2``, lines 4 and 9 of Algorithm 1.
 
         Where the maps only move entries about, it is h's own subproblem over ``A v``.
         """
         inner = self.mapped(v)
-        if "moves_entries" not in scope.memory:
-            scope.memory["moves_entries"] = self.only_moves_entries(v)
-        if scope.memory["moves_entries"]:
+        if work.cached("moves entries", (self,), lambda: self.only_moves_entries(v), v.shape[1:]):
             held = inner.clone()
-            steps = self.block.update_input(
-                params, held, Anchor(anchor.weight, self.mapped(anchor.value)), term, scope
-            )
+            mapped = Anchor(anchor.weight, self.mapped(anchor.value))
+            steps = self.block.update_input(params, held, mapped, term, work.without_plan())
             v.copy_(self.adjoint(held, v))
             return steps
-        for stale in self.knows_of_input:
-            scope.memory.pop(stale, None)
         weights = {name: p for name, p in params.items() if name != "b"}
         return update_linear_input(
             v,
             lambda d: self.block.forward(weights, self.mapped(d)),
             lambda e: self.adjoint(
-                self.block.input_gradient(params, inner, Term(1.0, torch.zeros_like(e), e)), v
+                self.block.input_gradient(params, inner, Term(1.0, torch.zeros_like(e), e), work), v
             ),
             anchor,
             term,
-            scope,
+            work,
         )
 
     def only_moves_entries(self, v: Tensor) -> bool:
@@ -205,8 +200,19 @@ class Composed(Block):
         mapped = self.mapped(probe)
         return mapped.numel() == probe.numel() and torch.allclose(self.adjoint(mapped, probe), probe)
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        return self.block.parameter_stationarity(params, self.mapped(v), term, penalty)
+    def parameter_stationarity(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
+    ) -> Tensor:
+        return self.block.parameter_stationarity(params, self.mapped(v), term, penalty, work)
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        return self.adjoint(self.block.input_gradient(params, self.mapped(v), term), v)
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.block.push_parameters(params, moves, self.mapped(v), prediction)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return self.block.push_input(params, self.mapped(v), self.mapped(move), prediction)
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
+        return self.block.linear_operator(params, self.mapped(v), prediction, work)
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
+        return self.adjoint(self.block.input_gradient(params, self.mapped(v), term, work), v)

@@ -7,17 +7,17 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Block, Support
+from dladmm.compute.execution import one_pass
 from dladmm.compute.norms import squared_norm
-from dladmm.compute.passes import one_pass
-from dladmm.regularizers import Regularizer
+from dladmm.compute.work import Work
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 
 class MaxPool(Block):
     """``g(v)_j = max of v over window j``, windows side by side; entries beyond the last whole window are not seen."""
 
-    counts_rows = True
-    sharded = True
+    support = Support.COUNTS | Support.RANKS
 
     def __init__(self, window: tuple[int, ...]) -> None:
         self.window = window
@@ -52,12 +52,7 @@ class MaxPool(Block):
             return nn.functional.max_pool1d(v, self.window[0])
         return nn.functional.max_pool2d(v, self.window)
 
-    def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
-    ) -> list[Step]:
-        return []
-
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_v (nu/2)||v - m||^2 + (c/2)||target - max v||^2`` window by window, Algorithm 1, lines 4 and 9.
 
         Let s be the new maximum: entries above s come down to it, and where none reaches s the largest rises to it.
@@ -66,11 +61,12 @@ class MaxPool(Block):
         it, and both have this one stationary point, so it is the global minimiser.
         """
         squared = _solve(
+            work.how,
             v,
             term.prediction,
             anchor.value,
             term.target,
-            term.rows,
+            work.counts,
             window=self.window,
             nu=anchor.weight,
             c=term.weight,
@@ -88,16 +84,18 @@ class MaxPool(Block):
             return write
         return whole.flatten(2 + len(sizes))
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        return torch.zeros((), dtype=torch.float64, device=v.device)
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        """The move of each window's largest entry, the first where several share the maximum."""
+        places = self._windows(v).argmax(-1, keepdim=True)
+        return self._windows(move).gather(-1, places)[..., 0].reshape(prediction.shape)
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         with torch.enable_grad():
             leaf = v.detach().requires_grad_()
             (found,) = torch.autograd.grad(self.forward({}, leaf), leaf, term.weight * term.residual())
         return found.detach()
 
-    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         """``||nu (v - m) + xi||^2`` for the nearest subgradient xi of the pull on the maximum.
 
         Where several entries share the maximum, a pull downwards may be divided among them in any shares (the hull of
@@ -112,20 +110,20 @@ class MaxPool(Block):
         single = torch.zeros_like(centre).scatter(-1, best, 1.0)
         gradient = anchor.weight * (v - anchor.value)
         self._windows(gradient, write=centre + pull * torch.where(pull > 0, shares, single))
-        return squared_norm(gradient, term.rows)
+        return squared_norm(gradient, work.counts)
 
 
 LARGEST_NETWORK = 9
 """Entries of a window up to which they are ordered by comparisons of whole planes, which are faster than a sort."""
 
 
-@one_pass
+@one_pass("v", "prediction")
 def _solve(
     v: Tensor,
     prediction: Tensor,
     m: Tensor,
     target: Tensor,
-    rows: Tensor | None,
+    counts: Tensor | None,
     *,
     window: tuple[int, ...],
     nu: float,
@@ -144,7 +142,7 @@ def _solve(
         largest = (plane == ordered[0]) & waiting
         waiting &= ~largest
         plane.copy_(torch.where(largest, top, torch.minimum(plane, top)))
-    squared = squared_norm(new - v, rows)
+    squared = squared_norm(new - v, counts)
     v.copy_(new)
     prediction.copy_(top)
     return squared
@@ -165,8 +163,8 @@ def _descending(planes: list[Tensor]) -> list[Tensor]:
     if len(planes) > LARGEST_NETWORK:
         return list(torch.stack(planes, -1).sort(dim=-1, descending=True).values.unbind(-1))
     planes = list(planes)
-    for turn in range(len(planes)):  # odd-even transposition: n rounds order n entries
-        for i in range(turn % 2, len(planes) - 1, 2):
+    for parity in range(len(planes)):  # odd-even transposition: n rounds order n entries
+        for i in range(parity % 2, len(planes) - 1, 2):
             first, second = planes[i], planes[i + 1]
             planes[i], planes[i + 1] = torch.maximum(first, second), torch.minimum(first, second)
     return planes

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term
+from dladmm.blocks.base import Block, Support
+from dladmm.blocks.rows import Rows
+from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.operator import Operator
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 
 class Positionwise(Block):
@@ -19,13 +23,14 @@ class Positionwise(Block):
     same memory and the affine block works on them in place.
     """
 
+    support = Support.COUNTS | Support.RANKS
     linear = True
-    counts_rows = True
-    sharded = True
+    joins_updates = True
 
     def __init__(self, affine: Affine) -> None:
         self.affine = affine
-        self.knows_of_input, self.penalised = affine.knows_of_input, affine.penalised
+        self.penalised = affine.penalised
+        self.n_in, self.n_out = affine.n_in, affine.n_out
 
     def __repr__(self) -> str:
         return f"Positionwise({self.affine!r})"
@@ -40,21 +45,45 @@ class Positionwise(Block):
         return self.affine.to_module(params)
 
     def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """Lines 7, 10, 12, 15, 17 and 21 of Algorithm 2, summed over positions."""
-        return self.affine.update_parameters(params, _rows(v), _term(term), penalty, scope)
+        return self.affine.update_parameters(params, _rows(v), _term(term), penalty, _work(term, work))
 
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """Lines 5 and 19 of Algorithm 2, position by position."""
         inner = Anchor(anchor.weight, _rows(anchor.value))
-        return self.affine.update_input(params, v.view(-1, v.shape[-1]), inner, _term(term), scope)
+        own = v.view(-1, v.shape[-1])
+        return self.affine.update_input(params, own, inner, _term(term), _work(term, work))
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
-        return self.affine.parameter_stationarity(params, _rows(v), _term(term), penalty)
+    def parameter_stationarity(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
+    ) -> Tensor:
+        rows = _rows(v)
+        return self.affine.parameter_stationarity(params, rows, _term(term), penalty, _work(term, work))
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
-        return self.affine.input_gradient(params, _rows(v), _term(term)).reshape(v.shape)
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
+        inner = _work(term, work)
+        return self.affine.input_gradient(params, _rows(v), _term(term), inner).reshape(v.shape)
+
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        return self.forward(moves, v)
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        return move @ params["W"].T
+
+    def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator:
+        inner = work.repeated(math.prod(prediction.shape[1:-1]))
+        return PositionRows(
+            self.affine.n_in, _rows(v), Term(1.0, _rows(prediction), _rows(prediction)), inner
+        )
+
+
+class PositionRows(Rows):
+    """The rows of all positions; E has them by sample and position."""
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return super().adjoint(_rows(E), with_column_sums)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -62,8 +91,11 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _term(term: Term) -> Term:
-    prediction = term.prediction.view(-1, term.prediction.shape[-1])  # a view: it is moved in place
-    positions = math.prod(term.prediction.shape[1:-1])
-    rows = None if term.rows is None else term.rows.repeat_interleave(positions, 0)
-    shards = None if term.shards is None else term.shards.repeated(positions)
-    return Term(term.weight, _rows(term.target), prediction, rows, shards=shards)
+    # A view of the prediction: it is moved in place
+    prediction = term.prediction.view(-1, term.prediction.shape[-1])
+    return Term(term.weight, _rows(term.target), prediction)
+
+
+def _work(term: Term, work: Work) -> Work:
+    """Every position is a row of its own."""
+    return work.repeated(math.prod(term.prediction.shape[1:-1]))

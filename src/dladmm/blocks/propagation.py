@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from dladmm.blocks.scratch import Scratch
 from dladmm.compute.sparse import SparseMatrix, scipy_matrix
+from dladmm.compute.work import Work
 
 Matrix = Tensor | SparseMatrix
 
@@ -41,60 +39,68 @@ class Propagation:
         """The rows that are variables."""
         return full if self.rows is None else full[self.rows]
 
-    def output(self, V: Matrix, W: Tensor, scratch: Scratch | None = None) -> Tensor:
-        """``A~ V W^T`` on all rows; with a scratch the answer is lent from there."""
-        scratch = Scratch() if scratch is None else scratch
+    def output(self, V: Matrix, W: Tensor, work: Work | None = None) -> Tensor:
+        """``A~ V W^T`` on all rows; with ``work`` the answer is lent from its buffers."""
         n = V.shape[0]
         if self.adjacency is None:
-            return _mm(V, W.T, scratch.take("output", W, W.shape[0], n))
+            return _mm(V, W.T, _buffer(work, "output", W, W.shape[0], n))
         if self._narrows or isinstance(V, SparseMatrix):
-            inner = _mm(V, W.T, scratch.take("inner", W, W.shape[0], n))
-            return _mm(self.adjacency, inner, scratch.take("output", W, W.shape[0], n))
-        inner = _mm(self.adjacency, V, scratch.take("inner", W, W.shape[1], n))
-        return _mm(inner, W.T, scratch.take("output", W, W.shape[0], n))
+            inner = _mm(V, W.T, _buffer(work, "inner", W, W.shape[0], n))
+            return _mm(self.adjacency, inner, _buffer(work, "output", W, W.shape[0], n))
+        inner = _mm(self.adjacency, V, _buffer(work, "inner", W, W.shape[1], n))
+        return _mm(inner, W.T, _buffer(work, "output", W, W.shape[0], n))
 
-    def change_by(self, d: Tensor, W: Tensor, scratch: Scratch) -> Tensor:
+    def change_by(self, d: Tensor, W: Tensor, work: Work) -> Tensor:
         """``A~ d W^T`` on all rows, for a move d of the rows that are variables."""
         if self.rows is None or self._to_rows is None:
-            return self.output(d, W, scratch)
+            return self.output(d, W, work)
         return self._to_rows.T @ (d @ W.T)
 
-    def weight_gradient(self, V: Matrix, G: Tensor, memory: dict[str, Any]) -> Tensor:
+    def weight_gradient(self, V: Matrix, G: Tensor, work: Work | None = None) -> Tensor:
         """``G^T A~ V``, for G on the rows that are variables."""
         if self.rows is not None:
-            return _transposed_product(G, self.input_rows(V, memory))
+            return _transposed_product(G, self.input_rows(V, work))
         if self.adjacency is None:
             return _transposed_product(G, V)
-        scratch = Scratch.of(memory)
         if self._narrows or isinstance(V, SparseMatrix):
-            return _transposed_product(_mm(self.adjacency.T, G, scratch.take("inner", G)), V)
-        return G.T @ _mm(self.adjacency, V, scratch.take("inner", V))
+            inner = _mm(self.adjacency.T, G, _buffer(work, "inner", G, G.shape[1], len(G)))
+            return _transposed_product(inner, V)
+        return G.T @ _mm(self.adjacency, V, _buffer(work, "inner", V, V.shape[1], V.shape[0]))
 
-    def input_gradient(self, W: Tensor, G: Tensor, scratch: Scratch) -> Tensor:
+    def input_gradient(self, W: Tensor, G: Tensor, work: Work | None = None) -> Tensor:
         """``A~^T G W``, of and on the rows that are variables."""
-        out = scratch.take("d", G, W.shape[1])
+        out = _buffer(work, "d", G, W.shape[1], len(G))
         if self._within_rows is None:
             return _mm(G, W, out)
         if self._narrows:
-            return _mm(_mm(self._within_rows.T, G, scratch.take("inner", G)), W, out)
-        return _mm(self._within_rows.T, _mm(G, W, scratch.take("inner", G, W.shape[1])), out)
+            inner = _mm(self._within_rows.T, G, _buffer(work, "inner", G, G.shape[1], len(G)))
+            return _mm(inner, W, out)
+        inner = _mm(G, W, _buffer(work, "inner", G, W.shape[1], len(G)))
+        return _mm(self._within_rows.T, inner, out)
 
-    def input_rows(self, V: Matrix, memory: dict[str, Any]) -> Matrix:
-        """``A~ V`` on the rows that are variables, kept in the memory while V stays."""
-        kept: Matrix | None = memory.get("AV")
-        if kept is None:
-            kept = memory["AV"] = self._form_input_rows(V, Scratch.of(memory))
-        return kept
+    def input_rows(self, V: Matrix, work: Work | None = None) -> Matrix:
+        """``A~ V`` on the rows that are variables, kept while V stays."""
+        if work is None:
+            return self._form_input_rows(V, None)
+        return work.cached("input rows", (V,), lambda: self._form_input_rows(V, work))
 
-    def _form_input_rows(self, V: Matrix, scratch: Scratch) -> Matrix:
+    def _form_input_rows(self, V: Matrix, work: Work | None) -> Matrix:
         if self._to_rows is None:
             if self.rows is None:
                 return V
             return V[self.rows] if isinstance(V, Tensor) else V.select(self.rows)
         if isinstance(V, Tensor):
-            return _mm(self._to_rows, V, scratch.take("AV", V, rows=self._to_rows.shape[0]))
+            out = _buffer(work, "input rows", V, V.shape[1], self._to_rows.shape[0])
+            return _mm(self._to_rows, V, out)
         product = sparse.csr_array(self._to_rows.to_scipy() @ V.to_scipy())
         return SparseMatrix.of(product, V.csr.dtype, V.csr.device)
+
+
+def _buffer(work: Work | None, name: str, like: Tensor, columns: int, rows: int) -> Tensor:
+    """A buffer of (rows, columns), a fresh tensor where there is no work."""
+    if work is None:
+        return like.new_empty(rows, columns)
+    return work.buffer(name, like, columns, rows)
 
 
 def _mm(left: Matrix, right: Tensor, out: Tensor) -> Tensor:

@@ -11,18 +11,21 @@ it. docs/any_network.md says why.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks.base import Anchor, Block, Params, Scope, Step, Term, like_rows
-from dladmm.blocks.generic import local_gradients, majorised_step, proximal_point
+from dladmm.blocks.base import Block, Support
 from dladmm.blocks.linear_map import LinearMap
 from dladmm.compute.norms import squared_norm
+from dladmm.compute.work import Work, like_rows
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.subproblems import damped_cholesky, full_precision_gram
+from dladmm.solvers.factor import damped_cholesky, full_precision_gram
+from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
+from dladmm.solvers.terms import Anchor, Params, Step, Term
 
 _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
 """Torch's cells whose state is the hidden state alone."""
@@ -43,8 +46,7 @@ class RecurrentStates(Block):
     """
 
     own_variables = True
-    counts_rows = True
-    remembers = ("B", "V", "S")
+    support = Support.COUNTS
 
     def __init__(self, layer: Recurrent) -> None:
         rnn = layer.rnn
@@ -111,37 +113,36 @@ class RecurrentStates(Block):
     def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return prediction  # variables, not a cache
 
-    def own_energy(
-        self, params: Params, v: Tensor, prediction: Tensor, weight: float, rows: Tensor | None = None
-    ) -> Tensor:
+    def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float, work: Work) -> Tensor:
         """``sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``."""
         apart = prediction - self.predicted(params, v, prediction)
-        return weight / 2 * squared_norm(apart, rows)
+        return weight / 2 * squared_norm(apart, work.counts)
 
     # Updates ---------------------------------------------------------------------------------------------------
 
     def update_parameters(
-        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
         """The states and B: lines 4 and 5 of Algorithm 1 backward, lines 8 and 9 forward, a few times over."""
         steps: list[Step] = []
+        (forward,) = work.order
         for _ in range(ROUNDS):
-            if not scope.forward:
-                steps.append(self._update_states(params, v, term, scope))
-            steps.append(self._update_B(params, v, term, penalty, scope))
-            if scope.forward:
-                steps.append(self._update_states(params, v, term, scope))
+            if not forward:
+                steps.append(self._update_states(params, v, term, work))
+            steps.append(self._update_B(params, v, term, penalty, work))
+            if forward:
+                steps.append(self._update_states(params, v, term, work))
         return steps
 
-    def _update_B(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, scope: Scope) -> Step:
+    def _update_B(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work) -> Step:
         """``argmin_B sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2 + Omega(B)``: one step for all of time.
 
         With exact solves asked for, the step is taken in coordinates in which the cell's inputs are uncorrelated (the
         damped Gram matrices of x and of s): what an exact solve does for an affine block, as far as a cell allows.
         """
         s = term.prediction
-        if penalty.quadratic is not None and scope.options.w_solver == "exact":
-            return self._whitened_B(params, v, term, float(penalty.quadratic), scope)
+        if penalty.quadratic is not None and work.options.w_solver == "exact":
+            return self._whitened_B(params, v, term, float(penalty.quadratic), work)
         names = list(params)
         start = [params[name] for name in names]
 
@@ -150,23 +151,23 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(dict(zip(names, values, strict=True)), v, s)
 
-        own = Term(term.weight, s, torch.empty_like(s), term.rows)
-        found = majorised_step(start, evaluate, point, None, own, scope, "B")
+        own = Term(term.weight, s, torch.empty_like(s))
+        found = majorised_step(start, evaluate, point, None, own, work, "B")
         for p, new in zip(start, found.values, strict=True):
             p.copy_(new)
         return Step("W", found.squared, found.rate)
 
-    def _whitened_B(self, params: Params, v: Tensor, term: Term, quadratic: float, scope: Scope) -> Step:
+    def _whitened_B(self, params: Params, v: Tensor, term: Term, quadratic: float, work: Work) -> Step:
         """The same with ``(lambda/2)||B||^2`` in the smooth term, as rows of their own, in the coordinates ``B L``.
 
         ``L L^T`` is the damped Gram matrix of the inputs (x, 1) and of (s, 1).
         """
         s = term.prediction
         before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)[..., : self.n_hidden]
-        factors = [self._factor(inputs, term, scope) for inputs in (v, before)]
+        factors = [self._factor(inputs, work) for inputs in (v, before)]
         start = [p @ L for p, L in zip(_joined(params, self.bias), factors, strict=True)]
         root = (quadratic / term.weight) ** 0.5
-        counts = 1.0 if term.rows is None else like_rows(term.rows.to(s.dtype).sqrt(), s)
+        counts = 1.0 if work.counts is None else like_rows(work.counts.to(s.dtype).sqrt(), s)
 
         def unwhitened(values: list[Tensor]) -> Params:
             solved = [
@@ -187,22 +188,28 @@ class RecurrentStates(Block):
         wanted = (counts * s).flatten()
         target = torch.cat([wanted, wanted.new_zeros(sum(params[name].numel() for name in self.penalised))])
         found = majorised_step(
-            start, evaluate, point, None, Term(term.weight, target, torch.empty_like(target)), scope, "B"
+            start,
+            evaluate,
+            point,
+            None,
+            Term(term.weight, target, torch.empty_like(target)),
+            replace(work, counts=None),
+            "B",
         )
         for name, p in unwhitened(found.values).items():
             params[name].copy_(p)
         return Step("W", found.squared, found.rate)
 
-    def _factor(self, inputs: Tensor, term: Term, scope: Scope) -> Tensor:
+    def _factor(self, inputs: Tensor, work: Work) -> Tensor:
         """L, from the mean over samples and time."""
         rows = inputs.reshape(-1, inputs.shape[-1])
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if self.bias else rows
-        counts = None if term.rows is None else term.rows.repeat_interleave(inputs.shape[1], 0)
-        gram = full_precision_gram(rows, counts) / (term.samples() * inputs.shape[1])
-        damping = scope.options.damping * gram.diagonal().mean()
+        counts = None if work.counts is None else work.counts.repeat_interleave(inputs.shape[1], 0)
+        gram = full_precision_gram(rows, counts) / (work.samples(len(inputs)) * inputs.shape[1])
+        damping = work.options.damping * gram.diagonal().mean()
         return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
 
-    def _update_states(self, params: Params, v: Tensor, term: Term, scope: Scope) -> Step:
+    def _update_states(self, params: Params, v: Tensor, term: Term, work: Work) -> Step:
         """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2`` over all of time together.
 
         The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
@@ -218,7 +225,7 @@ class RecurrentStates(Block):
             return [start - slopes[0] / curvature]
 
         anchor = Anchor(term.weight, torch.zeros_like(s))
-        found = majorised_step([start], evaluate, point, anchor, term, scope, "S")
+        found = majorised_step([start], evaluate, point, anchor, term, work, "S")
         return Step("s", found.squared, found.rate)
 
     def _rolled_out(self, params: Params, v: Tensor, e: Tensor) -> Tensor:
@@ -230,7 +237,7 @@ class RecurrentStates(Block):
             states.append(s)
         return torch.stack(states, 1)
 
-    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, scope: Scope) -> list[Step]:
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_x (nu/2)||x - value||^2 + sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``, all t at once."""
         s = term.prediction
 
@@ -240,22 +247,24 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(params, values[0], s)
 
-        own = Term(term.weight, s, torch.empty_like(s), term.rows)
-        found = majorised_step([v], evaluate, point, anchor, own, scope, "V")
+        own = Term(term.weight, s, torch.empty_like(s))
+        found = majorised_step([v], evaluate, point, anchor, own, work, "V")
         v.copy_(found.values[0])
         return [Step("a", found.squared, found.rate)]
 
     # What the theory speaks of ---------------------------------------------------------------------------------
 
-    def parameter_stationarity(self, params: Params, v: Tensor, term: Term, penalty: Regularizer) -> Tensor:
+    def parameter_stationarity(
+        self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
+    ) -> Tensor:
         """Of B and of the states."""
         names, s = list(params), term.prediction
-        own = Term(term.weight, s, s, term.rows)
+        own = Term(term.weight, s, s)
         slopes = local_gradients(
             [params[name] for name in names],
             lambda values: self.predicted(dict(zip(names, values, strict=True)), v, s),
             own,
-            of_parameters=True,
+            work.counts,
         )[1]
         total = torch.zeros((), dtype=torch.float64, device=v.device)
         for name, slope in zip(names, slopes, strict=True):
@@ -265,17 +274,17 @@ class RecurrentStates(Block):
         slope = local_gradients([s], lambda values: self.predicted(params, v, values[0]) - values[0], apart)[
             1
         ][0]
-        return total + squared_norm(slope + term.weight * term.residual(), term.rows)
+        return total + squared_norm(slope + term.weight * term.residual(), work.counts)
 
-    def input_gradient(self, params: Params, v: Tensor, term: Term) -> Tensor:
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         """Through all of time: ``g`` is the unrolled layer here."""
         return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
 
-    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> Tensor:
+    def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         s = term.prediction
         own = Term(term.weight, s, s)
         slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
-        return squared_norm(slope + anchor.weight * (v - anchor.value), term.rows)
+        return squared_norm(slope + anchor.weight * (v - anchor.value), work.counts)
 
 
 class StateSelection(LinearMap):

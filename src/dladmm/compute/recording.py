@@ -7,18 +7,17 @@ launch as fast as the device runs them. The launches are recorded once and repla
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from dladmm.compute.workspace import Workspace
 
 WARM_CALLS = 2
 """Calls made as they are before the one that is recorded: they compile, allocate buffers and choose algorithms."""
 
 logger = logging.getLogger(__name__)
-
-Memory = dict[str, Any]
 
 
 class Replayed:
@@ -27,19 +26,14 @@ class Replayed:
     The function works in place on tensors that stay, returns tensors, and never asks the device for a number. The key
     holds everything else it depends on: numbers, and the addresses of the tensors.
 
-    What the function leaves in ``memories`` for its next call lies where it lay when the call was recorded. If the
-    launches cannot be recorded, which is said, ``forget`` drops what the attempt left there and all calls are made as
-    they are.
+    What the function leaves in the workspace for its next call lies where it lay when the call was recorded. If the
+    launches cannot be recorded, a warning is logged, the workspace is released, and all calls are made as they are.
     """
 
     def __init__(
-        self,
-        function: Callable[[], Any],
-        key: Callable[[], Hashable],
-        memories: Sequence[Memory] = (),
-        forget: Callable[[], None] = lambda: None,
+        self, function: Callable[[], Any], key: Callable[[], Hashable], workspace: Workspace
     ) -> None:
-        self._function, self._key, self._memories, self._forget = function, key, memories, forget
+        self._function, self._key, self._workspace = function, key, workspace
         self._recorded: tuple[torch.cuda.CUDAGraph, Any] | None = None
         self._made_for: tuple[Hashable, ...] | None = None
         self._calls = 0
@@ -48,7 +42,7 @@ class Replayed:
     def __call__(self) -> Any:
         if self.impossible:
             return self._function()
-        key = (self._key(), *(tensor.data_ptr() for memory in self._memories for tensor in _tensors(memory)))
+        key = (self._key(), self._workspace.addresses())
         if key != self._made_for:
             if self._recorded is not None or self._made_for is None or key[0] != self._made_for[0]:
                 self._calls = 0
@@ -64,7 +58,7 @@ class Replayed:
                 logger.warning(
                     "the launches of an iteration cannot be recorded (%s); they are made one by one", error
                 )
-                self._forget()
+                self._workspace.release()
                 return self._function()
         graph, result = self._recorded
         graph.replay()
@@ -73,30 +67,8 @@ class Replayed:
     def _record(self) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        before = [dict(memory) for memory in self._memories]
+        before = self._workspace.mark()
         with torch.cuda.graph(graph):  # records without running
             result = self._function()
-            for memory, old in zip(self._memories, before, strict=True):
-                settle(memory, old)
+            self._workspace.settle(before)
         return graph, result
-
-
-def settle(memory: Memory, old: Memory) -> None:
-    """What replaced a tensor of ``old`` is copied to where that lay: there the next call will look for it."""
-    for key in memory.keys() & old.keys():
-        memory[key] = _settled(memory[key], old[key])
-
-
-def _settled(now: Any, was: Any) -> Any:
-    if isinstance(now, Tensor) and isinstance(was, Tensor) and now is not was:
-        return was.copy_(now)
-    if isinstance(now, tuple) and isinstance(was, tuple):
-        return tuple(_settled(*both) for both in zip(now, was, strict=True))
-    return now
-
-
-def _tensors(memory: Memory) -> Iterator[Tensor]:
-    for value in memory.values():
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, Tensor):
-                yield each

@@ -34,7 +34,6 @@ from dladmm.engine.state import State
 from dladmm.engine.sweep import Engine
 from dladmm.network.chain import link_factors
 from dladmm.network.dropping import RowDrops
-from dladmm.regularizers import NoPenalty
 
 HIGHEST_RAISE = 12
 """Before an iteration is given up, rho and nu have grown by 2^12."""
@@ -72,11 +71,16 @@ class Accelerated:
         self.previous = state.clone_parameters()
         state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept
         buffers = [[torch.empty_like(v) for v in state.outputs] for _ in range(2)]
-        self._trial = replace(state, outputs=buffers[0], predictions=buffers[1], u=torch.empty_like(state.u))
+        self._trial = replace(
+            state,
+            outputs=buffers[0],
+            predictions=buffers[1],
+            u=torch.empty_like(state.u),
+            links=link_factors(engine.chain, state.outputs),
+        )
         self.iteration = self.momentum = self.level = self.calm = self.refused = 0
         self.patience, self.fade = PATIENCE, FIRST_FADE
         self._known: tuple[State, float] | None = None
-        self._trial.links = link_factors(engine.chain, state.outputs)
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 
@@ -86,21 +90,16 @@ class Accelerated:
         objective = self._objective_of(state)
         self.iteration += 1
         for refused, attempt in enumerate(self._attempts()):
-            steps, params = self._attempt(state, attempt)
-            found = replace(
-                state, params=params
-            )  # a feasible point is made of its parameters: it may take the place
-            engine.resynchronise(found)
-            reached_on_device, seen = engine.objective(found), look(found, steps)
-            reached = float(
-                reached_on_device
-            )  # only now: a GPU that is waited for has nothing to do meanwhile
+            steps = self._sweep_trial(state, attempt)
+            candidate = self._candidate(state)
+            reached_on_device, seen = engine.objective(candidate), look(candidate, steps)
+            # Asked only now: a GPU that is waited for has nothing to do meanwhile
+            reached = float(reached_on_device)
             if reached <= objective:
-                self._accept(state, params, attempt, refused > 0)
+                self._accept(state, candidate, attempt, refused > 0)
                 self._known = state, reached
                 return seen
             self.refused += 1
-        engine.resynchronise(state)
         return None
 
     def _objective_of(self, state: State) -> float:
@@ -119,22 +118,32 @@ class Accelerated:
         for raised in range(1, HIGHEST_RAISE + 1):
             yield Attempt(0, self.level + raised, dropping=False)
 
-    def _attempt(self, state: State, attempt: Attempt) -> tuple[list[Step], list[Params]]:
-        """One sweep from the resynchronised, extrapolated point, and the parameters it leads to."""
+    def _sweep_trial(self, state: State, attempt: Attempt) -> list[Step]:
+        """One sweep of the trial from the resynchronised, extrapolated point; the state itself stays as it is."""
         engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
         trial = self._trial
+        trial.curvatures = [{} for _ in engine.chain]
         trial.params = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
         trial.rho, trial.nu = scale * self.rho, scale * self.nu
         trial.stiffness = min(stiffer, self._stiffest)
         inputs = None
         if self._drops is not None and attempt.dropping:
             turn = 64 * self.iteration + attempt.level - LOWEST_LEVEL
-            inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn)
-        with engine.seeing(inputs, engine.options.damped(stiffer)):
-            engine.resynchronise(trial)
-            forces = None if isinstance(engine.penalty, NoPenalty) else engine.forces(trial)
-            steps = [step._replace(link=None) for step in engine.sweep(trial, forces)]  # the trial's links
-        return steps, trial.params
+            inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn, engine.how)
+        seen = engine.seen_as(x=inputs, options=engine.options.damped(stiffer))
+        seen.resynchronise(trial)
+        gradients = seen.output_gradients(trial) if engine.penalty.value_depends_on_W else None
+        # The links of the trial are not those of the candidate, so ties say nothing about it
+        return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
+
+    def _candidate(self, state: State) -> State:
+        """The feasible point of the trial's parameters, in the trial's memory: the sweep's variables are used up."""
+        trial = self._trial
+        candidate = replace(
+            state, params=trial.params, outputs=trial.outputs, predictions=list(trial.outputs), u=trial.u
+        )
+        self.engine.resynchronise(candidate)
+        return candidate
 
     def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
         pairs = zip(params, self.previous, strict=True)
@@ -147,11 +156,15 @@ class Accelerated:
                 block_params[name] = penalty.prox(block_params[name], 0.0)
         return moved
 
-    def _accept(self, state: State, params: list[Params], attempt: Attempt, refused: bool) -> None:
+    def _accept(self, state: State, candidate: State, attempt: Attempt, refused: bool) -> None:
         """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
-        for old, p, new in zip(self.previous, state.params, params, strict=True):
+        trial = self._trial
+        for old, p, new in zip(self.previous, state.params, candidate.params, strict=True):
             for name in p:  # handed on, not copied: the next attempt makes tensors of its own
                 old[name], p[name] = p[name], new[name]
+        state.outputs, trial.outputs = candidate.outputs, state.outputs
+        state.predictions = list(state.outputs)
+        state.u, trial.u = candidate.u, state.u
         state.rho, state.nu = self._trial.rho, self._trial.nu
         self.momentum = attempt.momentum + 1
         self.calm = 0 if refused else self.calm + 1

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine, Elementwise
+from dladmm.blocks.rows import gram_pays
 from dladmm.compute.chunks import memmap_of
-from dladmm.compute.passes import CACHED, WHOLE
+from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.network.chain import Chain
 from dladmm.regularizers import NoPenalty, Regularizer
 
@@ -182,15 +183,15 @@ class Needs:
         """Entries of the scratch: gap, moved, gradient, move."""
         solver, affine = self.options.subproblems, self._affine
         later = affine[1:]
-        moved = [block.n_out for block in (later if self._turns_on_gram else affine)]
+        moved = [block.n_out for block in (later if self._steps_on_gram else affine)]
         inputs = {block.n_in for block in later} if len(affine) > 1 else set()
         widths = [{block.n_out for block in affine}, set(moved), inputs]
         widths += [inputs] if solver.a_solver == "exact" else []
         return self._rows * sum(map(sum, widths))
 
     @property
-    def _turns_on_gram(self) -> bool:
-        return self.penalty.quadratic is not None and self.n_rows >= 4 * self._n_in
+    def _steps_on_gram(self) -> bool:
+        return self.penalty.quadratic is not None and gram_pays(self.n_rows, self._n_in)
 
     @property
     def _exact_w(self) -> bool:
@@ -199,7 +200,7 @@ class Needs:
     @property
     def _grams(self) -> int:
         """Gram matrices and factors in float64, inverses of the updates of a."""
-        kept = self._affine if self._exact_w else self._affine[: int(self._turns_on_gram)]
+        kept = self._affine if self._exact_w else self._affine[: int(self._steps_on_gram)]
         squares = sum((2 if self._exact_w else 1) * 8 * block.n_in**2 for block in kept)
         if self.options.subproblems.a_solver == "exact":
             squares += sum(self._size * min(b.n_in, b.n_out) ** 2 for b in self._affine[1:])

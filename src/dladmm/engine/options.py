@@ -9,6 +9,7 @@ from dladmm.base.errors import InputError
 from dladmm.base.settings import plain
 from dladmm.compute.precision import Precision
 from dladmm.engine.memory import bytes_of
+from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
 
@@ -23,7 +24,7 @@ LARGEST_WEIGHT = 1e15
 
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
-Mode = Literal["convergent", "accelerated"]
+Mode = Literal["convergent", "accelerated", "streaming"]
 
 
 @dataclass(frozen=True)
@@ -32,20 +33,24 @@ class TrainOptions:
 
     ``mode``
         ``"convergent"`` is the paper's algorithm; ``"accelerated"`` resynchronises and extrapolates under a safeguard
-        (:mod:`dladmm.engine.accelerated`).
+        (:mod:`dladmm.engine.accelerated`); ``"streaming"`` makes a sweep per mini-batch
+        (:mod:`dladmm.engine.streaming`).
     ``rho``
         Weight of the hard constraint; ``None`` is ``3H``, inside the certified region ``rho > 2H``, and ``H/5`` in
         accelerated mode.
     ``nu``
         Weight of the relaxed constraints (mu for graphs, 2 Psi in Algorithm 1); ``None`` is 1, and ``rho/10`` in
         accelerated mode.
+    ``batch_size``, ``streaming``
+        Streaming mode: rows of a mini-batch (None: by the number of rows), and its constants
+        (:class:`~dladmm.engine.streaming_options.StreamingOptions`). ``max_iter`` counts passes over the data there.
     ``max_iter``, ``eps_abs``, ``eps_rel``
         Stop after ``max_iter`` iterations, or when primal residual and stationarity are below
         ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3; in accelerated mode also when
         ten iterations together lower the objective by less than ``eps_rel`` of it.
     ``dropout``
-        Accelerated mode: the share of the entries of X that each sweep does not see (0.2 for samples, 0
-        for graphs).
+        The share of the entries of X that a sweep does not see. Accelerated mode: 0.2 for samples, 0 for graphs.
+        Streaming mode: 0.1 for rows of features, from the second pass on, 0 for images.
     ``scale_inputs``
         Train on inputs brought to a common scale (:mod:`dladmm.network.scaling`); the trained network takes X as it is.
     ``init_scale``, ``init_std``
@@ -77,6 +82,8 @@ class TrainOptions:
     max_iter: int = 200
     eps_abs: float = 1e-6
     eps_rel: float = 1e-4
+    batch_size: int | None = None
+    streaming: StreamingOptions = field(default_factory=StreamingOptions)
     dropout: float = 0.0
     scale_inputs: bool = False
     init_scale: float = 0.2
@@ -106,7 +113,7 @@ class TrainOptions:
         """The penalty that ``spec`` stands for; ``"auto"`` is the mode's own for so many labelled rows."""
         if isinstance(spec, str) and spec == "auto":
             share = min(1.0, labelled / ENOUGH_LABELS)
-            return NoPenalty() if self.mode == "convergent" else L2(share * ACCELERATED_PENALTY)
+            return L2(share * ACCELERATED_PENALTY) if self.mode == "accelerated" else NoPenalty()
         return get_regularizer(spec)
 
     def __post_init__(self) -> None:
@@ -132,10 +139,15 @@ class TrainOptions:
             raise InputError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}.")
         if self.mode not in get_args(Mode):
             raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
-        if self.mode == "accelerated" and (self.start != "feasible" or self.rho_rule is not None):
+        if self.mode != "convergent" and (self.start != "feasible" or self.rho_rule is not None):
             raise InputError(
-                "mode='accelerated' starts feasible and sets rho itself: leave start and rho_rule out."
+                f"mode={self.mode!r} starts feasible and sets rho itself: leave start and rho_rule out."
             )
+        if self.mode == "streaming" and (self.rho is not None or self.nu is not None):
+            raise InputError("mode='streaming' sets rho itself, for every batch: leave rho and nu out.")
+        plain(self, "batch_size", int, "a whole number >= 1, or None", lambda v: v >= 1, optional=True)
+        if self.batch_size is not None and self.mode != "streaming":
+            raise InputError("batch_size is a setting of mode='streaming'.")
         for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
             if self.mode == "convergent" and used:
                 raise InputError(f"{name} is a setting of mode='accelerated'.")
@@ -164,6 +176,9 @@ ACCELERATED = TrainOptions(
 )
 """Where accelerated mode starts from; single settings can be changed as always."""
 
+STREAMING = TrainOptions(mode="streaming", dropout=0.1, scale_inputs=True, init_scale=1.0, max_iter=10)
+"""Where streaming mode starts from."""
+
 PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}
 
 
@@ -171,8 +186,8 @@ def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
     """A preset with single settings changed; names of :class:`SubproblemOptions` are understood too."""
     if preset not in PRESETS:
         raise InputError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}.")
-    accelerated = preset == "default" and changes.get("mode") == "accelerated"
-    base = ACCELERATED if accelerated else PRESETS[preset]
+    modes = {"accelerated": ACCELERATED, "streaming": STREAMING}
+    base = modes.get(str(changes.get("mode")), PRESETS[preset]) if preset == "default" else PRESETS[preset]
     inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}
     subproblems = changes.pop("subproblems", base.subproblems)
     if not isinstance(subproblems, SubproblemOptions):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -14,7 +14,8 @@ class State:
     """The iterate: B, V, u, the cached predictions ``g_l(B_l, V_{l-1})``, and the penalty weights.
 
     ``W``, ``b``, ``z``, ``a`` are the paper's names for the pieces of an MLP, in layer order; rows are samples and
-    ``W[l]`` is (n_out, n_in) as in torch.
+    ``W[l]`` is (n_out, n_in) as in torch. ``curvatures`` holds, for every block, the curvatures that its searches
+    accepted last, near which the next ones start.
     """
 
     params: list[Params]
@@ -25,6 +26,11 @@ class State:
     nu: float
     stiffness: float = 1.0
     links: tuple[float, ...] = ()
+    curvatures: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.curvatures:
+            self.curvatures = [{} for _ in self.params]
 
     def weight(self, l: int) -> float:
         """What link l weighs: rho for the last, else nu, times ``stiffness`` once for each link that follows.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import Named
+from dladmm.compute.execution import Execution
 
 Kind = Literal["classification", "regression"]
 
@@ -23,6 +24,8 @@ class Loss(Named, ABC):
 
     kind: Kind
     H: float
+    takes_soft_labels: ClassVar[bool] = False
+    """Whether targets are class probabilities, so that labels may be smoothed."""
     exact: ClassVar[bool] = True
     """Whether ``prox`` is exact; if not, it is FISTA."""
 
@@ -44,6 +47,14 @@ class Loss(Named, ABC):
 
         The update of z_L: Equations 5 and 15 for the MLP, Equations 18 and 21 for the GCN.
         """
+
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        """``d^T l''(z) d`` of each row, shape (N,); where a loss does not know it, its bound ``H ||d||^2``."""
+        return self.H * direction.square().sum(1)
+
+    def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
+        """:meth:`prox`, for a loss whose iterations may be executed in different ways."""
+        return self.prox(v, target, r)
 
     @abstractmethod
     def decision(self, z: Tensor) -> Tensor:

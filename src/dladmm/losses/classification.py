@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
+from dladmm.compute.execution import EAGER, Execution
 from dladmm.losses.base import Kind, Loss
 from dladmm.losses.softmax_prox import softmax_prox
 from dladmm.losses.targets import as_columns, holds_labels, one_hot, yes_no
@@ -30,6 +31,7 @@ class CrossEntropy(Classification):
     """
 
     name: ClassVar[str] = "cross_entropy"
+    takes_soft_labels: ClassVar[bool] = True
     H = 0.5
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
@@ -48,8 +50,16 @@ class CrossEntropy(Classification):
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return F.softmax(z, dim=1) * target.sum(dim=1, keepdim=True) - target
 
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        p = F.softmax(z, dim=1)
+        weighted = p * direction
+        return (weighted * direction).sum(1) - weighted.sum(1).square()
+
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
-        return softmax_prox(v, target, r).to(v.dtype)
+        return self.executed_prox(v, target, r, EAGER)
+
+    def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
+        return softmax_prox(v, target, r, how).to(v.dtype)
 
     def probabilities(self, z: Tensor) -> Tensor:
         return F.softmax(z, dim=1)
@@ -75,11 +85,18 @@ class BinaryLogistic(Classification):
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return torch.sigmoid(z) - target
 
+    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
+        p = torch.sigmoid(z)
+        return (p * (1 - p) * direction.square()).sum(1)
+
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
+        return self.executed_prox(v, target, r, EAGER)
+
+    def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
         half = v.double().reshape(-1, 1) / 2
         yes = target.double().reshape(-1, 1)
         r_each = 2 * (r.expand_as(v).reshape(-1, 1) if isinstance(r, Tensor) else r)
-        z = softmax_prox(torch.cat([half, -half], 1), torch.cat([yes, 1 - yes], 1), r_each)
+        z = softmax_prox(torch.cat([half, -half], 1), torch.cat([yes, 1 - yes], 1), r_each, how)
         return (z[:, 0] - z[:, 1]).reshape(v.shape).to(v.dtype)
 
     def probabilities(self, z: Tensor) -> Tensor:

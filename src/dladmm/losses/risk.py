@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.execution import EAGER, Execution
 from dladmm.losses.base import Loss
 from dladmm.solvers.fista import fista
 
@@ -97,6 +98,12 @@ class Risk:
         losses = losses if self.weight is None else losses * self.weight[:, 0].double()
         return losses.reshape(len(z), -1).sum(1)
 
+    def curvature(self, z: Tensor, direction: Tensor) -> Tensor:
+        """``d^T R''(z) d``, what every sample adds to it, (N,)."""
+        rows = self.loss.curvature(self.flat(z), self.target, self.flat(direction))
+        rows = rows if self.weight is None else rows * self.weight[:, 0]
+        return rows.reshape(len(z), -1).sum(1)
+
     def gradient(self, z: Tensor) -> Tensor:
         """The gradient of R at z."""
         return self._gradient(self.flat(z)).reshape(z.shape)
@@ -107,17 +114,24 @@ class Risk:
         some, target, weight = self._counting(z)
         return torch.zeros_like(z).index_copy(0, self._rows, self.loss.gradient(some, target) * weight)
 
-    def prox(self, v: Tensor, rho: float) -> Tensor:
-        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
-        return self._prox(self.flat(v), rho).reshape(v.shape)
+    @property
+    def closed_form(self) -> bool:
+        """Whether the prox is solved exactly, row by row, without a search."""
+        return self.solver == "auto" and self.loss.exact
 
-    def _prox(self, v: Tensor, rho: float) -> Tensor:
-        if self.solver == "fista" or not self.loss.exact:
+    def prox(self, v: Tensor, rho: float, how: Execution = EAGER) -> Tensor:
+        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
+        return self._prox(self.flat(v), rho, how).reshape(v.shape)
+
+    def _prox(self, v: Tensor, rho: float, how: Execution) -> Tensor:
+        if not self.closed_form:
             return self._fista(v, rho)
         if self.weight is None:
-            return self.loss.prox(v, self.target, rho)
+            return self.loss.executed_prox(v, self.target, rho, how)
         some, target, weight = self._counting(v)
-        return v.index_copy(0, self._rows, self.loss.prox(some, target, rho / weight).to(v.dtype))
+        return v.index_copy(
+            0, self._rows, self.loss.executed_prox(some, target, rho / weight, how).to(v.dtype)
+        )
 
     def _fista(self, v: Tensor, rho: float) -> Tensor:
         def value_grad(z: Tensor) -> tuple[Tensor, Tensor]:

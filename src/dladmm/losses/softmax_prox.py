@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dladmm.compute.passes import blind, nothing, one_pass
+from dladmm.compute.execution import EAGER, Execution, nothing, one_pass
 
 _MAX_STEPS = 24
 _INNER_STEPS = 4
@@ -14,7 +14,7 @@ _ROUGH_STEPS, _BLIND_STEPS = ((0.5, 5), (0.01, 8), (0.0, 10)), {torch.float64: 3
 float32: enough for every case tried, r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes (tests/losses)."""
 
 
-def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
+def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, how: Execution = EAGER) -> Tensor:
     """argmin_z (sum_i y_i) logsumexp(z) - y^T z + (r/2)||z - v||^2 row by row, in float64; eq. (5), (15).
 
     With p the softmax of z, one unknown a row is enough, s = logsumexp(z): optimality p - y + r (z - v) = 0
@@ -38,21 +38,23 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float) -> Tensor:
     offset = torch.where(labelled, y.log(), 1 + r.log()) - v
     total = y.sum(dim=1, keepdim=True) / r
     s = torch.logsumexp(v, dim=1, keepdim=True)
-    if not blind(v):
-        return v - _newton(_MAX_STEPS, s, offset, k, log_k, labelled, total, asks=True)
+    if not how.avoids_waiting(v):
+        return v - _newton(how, _MAX_STEPS, s, offset, k, log_k, labelled, total, asks=True)
     # A step is cheaper than asking the device whether to go on, and one in float32 is by far the cheapest
     rough = s.float()
     most = next(steps for bound, steps in _ROUGH_STEPS if least >= bound)
-    _newton(most, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
+    _newton(how, most, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
     s = torch.where(rough.isfinite(), rough.double(), s)
-    return v - _newton(_BLIND_STEPS.get(wanted, 2), s, offset, k, log_k, labelled, total)
+    return v - _newton(how, _BLIND_STEPS.get(wanted, 2), s, offset, k, log_k, labelled, total)
 
 
-def _newton(most: int, s: Tensor, offset: Tensor, *rows: Tensor, asks: bool = False) -> Tensor:
+def _newton(
+    how: Execution, most: int, s: Tensor, offset: Tensor, *rows: Tensor, asks: bool = False
+) -> Tensor:
     """At most so many steps of s, in place; the excess where the last one began. ``asks`` ends when nothing is left."""
     excess, step, settled = torch.empty_like(offset), torch.empty_like(s), False
     for step_number in range(most):
-        _newton_step(excess, s, step, offset, *rows)
+        _newton_step(how, excess, s, step, offset, *rows)
         if settled:
             break
         if asks and step_number % 2:  # a step below 1e-8 leaves an error below 1e-16
@@ -60,7 +62,7 @@ def _newton(most: int, s: Tensor, offset: Tensor, *rows: Tensor, asks: bool = Fa
     return excess
 
 
-@one_pass
+@one_pass("excess", "s", "step")
 def _newton_step(
     excess: Tensor,
     s: Tensor,

@@ -46,8 +46,12 @@ class Chain:
     @property
     def n_in(self) -> int | None:
         """Number of input features, where the first block says it."""
-        first = self.blocks[0]
-        return first.n_in if isinstance(first, (Affine, GraphConv)) else None
+        return self.blocks[0].n_in
+
+    @property
+    def has_images(self) -> bool:
+        """Whether a block works on images: its cost grows with the number of positions."""
+        return any(block.positions_share_weights for block in self.blocks)
 
     @property
     def continuous(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.chunks import Source, slices
-from dladmm.compute.passes import nothing, one_pass
+from dladmm.compute.execution import EAGER, Execution, nothing, one_pass
 
 LOW = 0xFFFFFFFF
 """Numbers are mixed modulo 2^32, in int64 where no product overflows into what is kept."""
@@ -39,7 +39,7 @@ class RowDrops:
         self._columns = _mixed(torch.arange(n_columns, device=x.device) + 1)
         self._dropped = torch.empty_like(x.flatten(1)) if isinstance(x, Tensor) else None
 
-    def apply(self, x: Tensor | Source, share: float, turn: int) -> Tensor | Source:
+    def apply(self, x: Tensor | Source, share: float, turn: int, how: Execution = EAGER) -> Tensor | Source:
         """``x`` with about ``share`` of its entries zero and the others larger by ``1 / (1 - share)``.
 
         The answer is lent: the next call writes over it.
@@ -51,7 +51,7 @@ class RowDrops:
         )
 
         def dropped(out: Tensor, part: Tensor, rows: Tensor) -> Tensor:
-            _drop(out, part.flatten(1), rows, columns=columns, limit=limit, factor=factor)
+            _drop(how, out, part.flatten(1), rows, columns=columns, limit=limit, factor=factor)
             return out.reshape(part.shape)
 
         if self._dropped is not None and isinstance(x, Tensor):
@@ -60,7 +60,7 @@ class RowDrops:
         return x.changed(lambda part, rows: dropped(part.new_empty(part.shape), part, self._rows[rows]))
 
 
-@one_pass
+@one_pass("out")
 def _drop(out: Tensor, x: Tensor, rows: Tensor, *, columns: Tensor, limit: Tensor, factor: Tensor) -> Tensor:
     kept = _mixed(rows ^ columns) >= limit
     torch.mul(x, kept, out=out).mul_(factor)

@@ -33,8 +33,8 @@ from dladmm.compute.communicator import ALONE, Communicator
 
 Inputs = TypeVar("Inputs", Tensor, Source)
 
-ROW_LENGTH, NODE_LENGTH = 1.0, 0.3
-"""Mean length of a row after scaling: of a sample's features, and of a node's, for which few labels speak."""
+ROW_LENGTH, STREAMED_ROW_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
+"""Mean length of a row after scaling: of a sample's features, the same in streaming mode, and of a node's features."""
 RARITY = 0.15
 """A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
 
@@ -56,30 +56,41 @@ class Scaling:
         rows: Tensor | None = None,
         at_once: int | None = None,
         comm: Communicator = ALONE,
+        row_length: float = ROW_LENGTH,
     ) -> Scaling | None:
         """The scaling of these inputs for this first block; None where the block could not undo it.
 
-        Inputs on several ranks are scaled as one.
+        Inputs on several ranks are scaled as one. ``row_length`` is the mean length of a scaled row, or of a patch.
         """
         if isinstance(first, Affine) or isinstance(x, Source):
-            return cls._of_features(first, x, rows, at_once, comm)
+            return cls._of_features(first, x, rows, at_once, comm, row_length)
         if x.layout != torch.strided:
             return None
         if isinstance(first, Composed):
             inner = first.mapped(x)
-            found = cls.fit(first.block, inner, rows, comm=comm) if first.only_moves_entries(x) else None
+            found = (
+                cls.fit(first.block, inner, rows, comm=comm, row_length=row_length)
+                if first.only_moves_entries(x)
+                else None
+            )
             if found is None:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
             placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
         if isinstance(first, Convolution):
-            return cls._of_channels(first, x, rows, comm)
+            return cls._of_channels(first, x, rows, comm, row_length)
         return None
 
     @classmethod
     def _of_features(
-        cls, first: Block, x: Tensor | Source, rows: Tensor | None, at_once: int | None, comm: Communicator
+        cls,
+        first: Block,
+        x: Tensor | Source,
+        rows: Tensor | None,
+        at_once: int | None,
+        comm: Communicator,
+        row_length: float,
     ) -> Scaling | None:
         """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
         if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
@@ -91,11 +102,13 @@ class Scaling:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(reach), dim=1, keepdim=True)
             return found
 
-        length = _mean(joined(at_once, lengths, x), rows, comm=comm) / ROW_LENGTH
+        length = _mean(joined(at_once, lengths, x), rows, comm=comm) / row_length
         return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
-    def _of_channels(cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator) -> Scaling:
+    def _of_channels(
+        cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator, row_length: float
+    ) -> Scaling:
         """One shift and scale a channel; the mean is over samples and positions."""
         channels = x.transpose(0, 1).flatten(1).T
         counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
@@ -104,11 +117,13 @@ class Scaling:
         reach = _reach(channels, shift, comm=comm)
         shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, reach)]
         lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
-        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows, comm=comm) / ROW_LENGTH
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows, comm=comm) / row_length
         scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
         per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
         columns = [
-            t.repeat_interleave(first.n_out // first.groups, 0).reshape(first.n_out, -1, *[1] * (x.ndim - 2))
+            t.repeat_interleave(first.channels_out // first.groups, 0).reshape(
+                first.channels_out, -1, *[1] * (x.ndim - 2)
+            )
             for t in per_output
         ]
         return cls(shaped[0], scale, (columns[0], columns[1]))

@@ -1,8 +1,7 @@
-"""Pieces that the subproblems share: safe norms, backtracking in closed form, guarded factorisations.
+"""How subproblems are solved: the options, and the paper's backtracking in closed form or as a search.
 
-Float32 sums of millions of squares are wrong in the third digit, and a backtracking loop that compares two
-such sums decides by rounding noise. So norms are accumulated in float64 (:func:`squared_norm`), and where the
-function is quadratic the answer of the paper's loop is computed instead of searched (:func:`backtracked`).
+A backtracking loop that compares two float32 sums decides by rounding noise. Where the function is quadratic the answer
+of the loop is computed instead of searched (:func:`backtracked`).
 """
 
 from __future__ import annotations
@@ -18,12 +17,6 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.base.settings import plain
 from dladmm.compute.norms import ratio
-
-STRIPE = 256
-"""Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
-
-LEAF = 64
-"""Largest block on the diagonal of a triangular matrix; torch solves those side by side if they are no larger."""
 
 Solver = Literal["quadratic", "exact"]
 
@@ -161,84 +154,3 @@ def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) 
     """
     products = torch.add(change, residual, alpha=2, out=out).mul_(change)
     return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
-
-
-def full_precision_gram(a: Tensor, rows: Tensor | None = None) -> Tensor:
-    """``A^T A`` (``A^T diag(rows) A``), also for a stack of A, in float64.
-
-    Formed from products without TF32: with TF32 its factorisation fails.
-    """
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        counted = a if rows is None else a * rows
-        if a.ndim > 2 or a.shape[1] < 2 * STRIPE:
-            return (a.mT @ counted).double()
-        gram = torch.empty(a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)
-        for start in range(0, a.shape[1], STRIPE):  # it is symmetric: what lies left of the diagonal is there
-            stripe = a[:, start : start + STRIPE].T @ counted[:, start:]
-            gram[start:, start : start + STRIPE] = stripe.T
-            gram[start : start + STRIPE, start:] = stripe
-        return gram
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-
-
-def inverse_of_triangular(L: Tensor) -> Tensor:
-    """``L^-1`` of a lower triangular L, for a GPU: substitution waits for itself row after row, products do not.
-
-    The blocks on the diagonal are inverted side by side, then joined two by two,
-    ``[[A, 0], [B, C]]^-1 = [[A^-1, 0], [-C^-1 B A^-1, C^-1]]``.
-    """
-    n = len(L)
-    leaves = 1
-    while leaves * LEAF < n:
-        leaves *= 2
-    leaf = -(-n // leaves)
-    padded = torch.eye(leaf * leaves, dtype=L.dtype, device=L.device)
-    padded[:n, :n] = L
-
-    def on_diagonal(blocks: int) -> Tensor:
-        size = len(padded) // blocks
-        return padded.view(blocks, size, blocks, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-
-    eye = torch.eye(leaf, dtype=L.dtype, device=L.device).expand(leaves, leaf, leaf)
-    inverse = torch.linalg.solve_triangular(on_diagonal(leaves), eye, upper=False)
-    while len(inverse) > 1:
-        size = inverse.shape[1]
-        first, second = inverse[0::2], inverse[1::2]
-        below = on_diagonal(len(first))[:, size:, :size]
-        joined = L.new_zeros(len(first), 2 * size, 2 * size)
-        joined[:, :size, :size], joined[:, size:, size:] = first, second
-        joined[:, size:, :size] = -(second @ (below @ first))
-        inverse = joined
-    found: Tensor = inverse[0, :n, :n]
-    return found
-
-
-def damped_cholesky(
-    gram: Tensor, shift: float | Tensor, precision: torch.dtype, *, blind: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of ``gram + delta I`` and the ``delta`` it took, at least ``shift``.
-
-    The Gram matrix was formed in ``precision``, so it is positive definite only down to the rounding of that
-    precision, which is relative to its largest eigenvalue and so to its trace; should that not be enough, delta is
-    raised in factors of 100 until the factorisation exists. The caller treats delta as a proximal weight, so that
-    raising it shortens the step and never breaks descent. ``blind`` asks the device for nothing: if the first
-    factorisation fails, a multiple of the identity that exceeds the Gram matrix takes its place.
-    """
-    trace = gram.diagonal().sum()
-    trace = torch.where(trace > 0, trace, torch.ones_like(trace))
-    rounding = torch.finfo(precision).eps * trace
-    delta = torch.maximum(shift, rounding) if isinstance(shift, Tensor) else rounding.clamp_min(shift)
-    eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
-    if blind:
-        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
-        enough = torch.where(info == 0, delta, trace + delta)
-        return torch.where(info == 0, factor, torch.sqrt(enough) * eye), enough
-    for _ in range(8):
-        factor, info = torch.linalg.cholesky_ex(gram + delta * eye)
-        if int(info) == 0:
-            return factor, delta
-        delta = delta * 100
-    return torch.sqrt(trace + delta) * eye, trace + delta

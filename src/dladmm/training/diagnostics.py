@@ -79,13 +79,13 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
     if feasible and not any(block.has_statistics for block in engine.chain):
         output = state.outputs[-1]
     else:
-        output = joined(engine.at_once, predict, engine.x)
-    loss, accuracy = score(engine.risk, output, engine.rows, engine.comm)
+        output = joined(engine.chunk_rows, predict, engine.x)
+    loss, accuracy = score(engine.risk, output, engine.counts, engine.comm)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
     if validation is not None:
         x, risk = validation
         row["val_loss"], row["val_accuracy"] = score(
-            risk, joined(engine.at_once, predict, x), comm=engine.comm
+            risk, joined(engine.chunk_rows, predict, x), comm=engine.comm
         )
     return row
 
@@ -114,14 +114,11 @@ def score(
 
 def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: float) -> bool:
     """Boyd et al.'s test on the primal residual r and the stationarity g (2011, Section 3.3)."""
-    rows = engine.rows
-    samples = len(state.u) if rows is None else float(rows.sum())
-    if engine.shards is not None:
-        samples = engine.shards.samples
+    counts, samples = engine.counts, engine.samples
     variables = samples * sum(math.prod(v.shape[1:]) for v in state.outputs)
     parameters = sum(p.numel() for block in state.params for p in block.values())
     scales = engine.comm.total(
-        *(squared_norm(v, rows) for v in (state.outputs[-1], state.predictions[-1], state.u))
+        *(squared_norm(v, counts) for v in (state.outputs[-1], state.predictions[-1], state.u))
     )
     output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
     primal = options.eps_abs * math.sqrt(samples * math.prod(state.u.shape[1:]))

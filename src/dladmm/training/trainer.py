@@ -18,18 +18,20 @@ from dladmm.base.errors import InputError
 from dladmm.base.history import History, Value
 from dladmm.base.status import Status
 from dladmm.callbacks import Callback
-from dladmm.compute import passes
 from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.precision import product_precision
 from dladmm.compute.recording import Replayed
 from dladmm.compute.shards import Shards
 from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.batches import Batches
 from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.method import Method, MethodFactory, Plain
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.state import State
+from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 from dladmm.network.chain import Chain
@@ -87,22 +89,23 @@ class Trainer:
         *,
         penalty: Regularizer | None = None,
         params: list[dict[str, Tensor]],
-        rows: Tensor | None = None,
+        counts: Tensor | None = None,
         validation: tuple[Tensor, Risk] | None = None,
         callbacks: Sequence[Callback] = (),
         method: MethodFactory | None = None,
         scaling: Scaling | None = None,
         seed: int = 0,
-        at_once: int | None = None,
+        chunk_rows: int | None = None,
+        batches: Batches | None = None,
         comm: Communicator = ALONE,
         shards: Shards | None = None,
     ) -> None:
-        self._scaling, self._seed, self.comm = scaling, seed, comm
+        self._scaling, self._seed, self.comm, self._batches = scaling, seed, comm, batches
         self._agreement = Agreement(comm)
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems, rows, at_once, comm, shards)
+        self.engine = Engine(chain, x, risk, penalty, options.subproblems, counts, chunk_rows, comm, shards)
         for block, block_params in zip(chain, params, strict=True):
             for name in block.penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
@@ -135,12 +138,30 @@ class Trainer:
         self._advance: Callable[[], Tensor | None]
         self._advance = self._move
         if replays:
-            self._advance = Replayed(self._move, self._depends_on, self.engine.memories, self.engine.forget)
+            self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
+        self.engine.how = Execution(
+            compiled=options.compile,
+            recorded=replays,
+            rounded_directions=options.precision == "bfloat16",
+        )
 
     def _own_method(self) -> Method:
         if self.options.mode == "convergent":
             return Plain(self.engine)
-        return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
+        if self.options.mode == "accelerated":
+            return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
+        assert self._batches is not None
+        o = self.options
+        return Streaming(
+            self.engine,
+            self.state,
+            self._batches,
+            o.max_iter,
+            o.streaming,
+            o.dropout,
+            self._seed,
+            self._scaling,
+        )
 
     def _other_method(self, make: MethodFactory) -> Method:
         """Another method, which starts feasible and brings the engine it is measured with."""
@@ -161,7 +182,7 @@ class Trainer:
         status = self._loop()
         self._complete_last_row()
         self._tell("on_loop_end")
-        self.engine.forget()
+        self.engine.workspace.release()
         certificate = self._certify()
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
@@ -179,7 +200,6 @@ class Trainer:
 
     def restore(self, params: list[dict[str, Tensor]]) -> None:
         """Put other parameters in place, and all variables to their forward pass so that they fit."""
-        self.engine.forget()
         self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
         self._restored = True
 
@@ -220,8 +240,7 @@ class Trainer:
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
         began = time.perf_counter()
-        recorded = isinstance(self._advance, Replayed)
-        with passes.compiling(self.options.compile, recorded), product_precision(self.options.precision):
+        with product_precision(self.options.precision):
             signs = self._advance()
         if signs is None:
             return Status.STALLED
@@ -261,8 +280,13 @@ class Trainer:
 
     def _measured_with_products(self) -> dict[str, Value]:
         row = evaluate(self.engine, self.state, self.validation)
-        row["stationarity"] = math.sqrt(float(self.engine.stationarity(self.state)))
+        row["stationarity"] = math.sqrt(float(self._measuring.stationarity(self.state)))
         return row
+
+    @property
+    def _measuring(self) -> Engine:
+        """The engine as it measures, outside of iterations: nothing rounded, nothing compiled."""
+        return self.engine.seen_as(how=EAGER)
 
     # Judging -----------------------------------------------------------------------------------------------------
 
@@ -288,7 +312,7 @@ class Trainer:
     def _certify(self) -> Certificate:
         accelerated = self.options.mode == "accelerated"
         certificate = certify(
-            self.engine, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+            self._measuring, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
         )
         if not self._restored:
             return certificate
@@ -297,7 +321,7 @@ class Trainer:
             "lagrangian": float(energy.lagrangian),
             "primal_residual": root(float(energy.residual_squared)),
             "dual_optimality": root(float(self.engine.dual_optimality(self.state))),
-            "stationarity": root(float(self.engine.stationarity(self.state))),
+            "stationarity": root(float(self._measuring.stationarity(self.state))),
         }
         pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
         return replace(certificate, **pairs)  # type: ignore[arg-type]
@@ -323,8 +347,9 @@ class Trainer:
         for l in range(len(self.engine.chain)):
             tensors |= {f"params.{l}.{name}": p for name, p in self.state.params[l].items()}
             tensors |= {f"outputs.{l}": self.state.outputs[l], f"predictions.{l}": self.state.predictions[l]}
-            for name, value in self.engine.remembered(l).items():
-                tensors[f"memory.{l}.{name}"] = torch.as_tensor(value)
+            for name, number in self.state.curvatures[l].items():
+                tensors[f"memory.{l}.{name}"] = torch.as_tensor(number, dtype=torch.float64)
+        tensors |= {f"memory.{name}": tensor for name, tensor in self.engine.carried(self.state).items()}
         options = self.engine.options
         held, method = self.method.snapshot()
         tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
@@ -361,11 +386,13 @@ class Trainer:
             expected[name].copy_(tensors[name])
         held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
         self.method.resume(held, meta.get("method", {}))
-        self.engine.forget()
         for name, value in tensors.items():
             if name.startswith("memory."):
                 _, l, key = name.split(".", 2)
-                self.engine.remember(int(l), key, value.to(self.state.u.device))
+                if value.ndim == 0:
+                    self.state.curvatures[int(l)][key] = float(value)
+                else:
+                    self.engine.carry(self.state, int(l), key, value.to(self.state.u.device))
         self.state.rho, self.state.nu = float(meta["rho"]), float(meta["nu"])
         self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
         self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]

@@ -1,4 +1,4 @@
-"""The ramp through a jump: what a resynchronised sweep sees of an activation with jumps.
+"""The surrogate of a jump: the ramp that a resynchronised sweep sees in the place of an activation with jumps.
 
 At a resynchronised point ``a = f(z)``, and what is asked of a moves it by much less than a jump: the global minimiser
 of the jump's own subproblem then leaves z where it is, and the layers below learn nothing. So the sweep of accelerated
@@ -19,9 +19,10 @@ from torch import Tensor
 
 from dladmm.activations import HardTanh
 from dladmm.activations.jumps import JumpFunction
-from dladmm.blocks.base import Anchor, Scope, Step, Term
+from dladmm.compute.execution import one_pass
 from dladmm.compute.norms import squared_norm
-from dladmm.compute.passes import one_pass
+from dladmm.compute.work import Work
+from dladmm.solvers.terms import Anchor, Step, Term
 
 REACH = 0.6
 """Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/any_network.md)."""
@@ -29,7 +30,7 @@ REACH = 0.6
 _UNIT = HardTanh()
 
 
-class Ramp(NamedTuple):
+class Surrogate(NamedTuple):
     """``mid + half * hard_tanh((z - centre) / reach)``; reach is a tensor, so that no device is asked for it."""
 
     centre: float
@@ -48,8 +49,8 @@ class Ramp(NamedTuple):
         return _UNIT.derivative(self.place(z)) * (self.half / self.reach)
 
 
-def ramp_through(jump: JumpFunction, z: Tensor, term: Term | None = None) -> Ramp:
-    """The ramp of this activation for variables of z's size; ``term`` says how often rows count, and on which ranks."""
+def surrogate_through(jump: JumpFunction, z: Tensor, work: Work | None = None) -> Surrogate:
+    """The ramp of this activation for variables of z's size; ``work`` says how often rows count, and on which ranks."""
     pieces = jump.pieces()
     first, last = pieces[1].start, pieces[-1].start
     low, high = pieces[0].intercept, pieces[-1].intercept
@@ -57,39 +58,40 @@ def ramp_through(jump: JumpFunction, z: Tensor, term: Term | None = None) -> Ram
         step = (last - first) / (len(pieces) - 2)
         reach = z.new_full((), (last - first + step) / 2)
     else:
-        total = squared_norm(z, None if term is None else term.rows)
-        if term is not None:
-            (total,) = term.total(total)
-        samples = len(z) if term is None else term.samples()
+        total = squared_norm(z, None if work is None else work.counts)
+        if work is not None:
+            (total,) = work.total(total)
+        samples = len(z) if work is None else work.samples(len(z))
         mean = total / (samples * max(1, z[:1].numel()))
         reach = (REACH * mean.sqrt()).clamp_min(torch.finfo(z.dtype).tiny ** 0.5).to(z.dtype)
-    return Ramp((first + last) / 2, reach, (low + high) / 2, (high - low) / 2)
+    return Surrogate((first + last) / 2, reach, (low + high) / 2, (high - low) / 2)
 
 
-def update_on_ramp(
-    jump: JumpFunction, z: Tensor, weight: float, anchor: Anchor, term: Term, scope: Scope
+def update_on_surrogate(
+    jump: JumpFunction, z: Tensor, weight: float, anchor: Anchor, term: Term, work: Work
 ) -> Step:
     """``argmin_y (y - m)^2 + weight (a - lifted ramp(y))^2`` with y, m in units of the ramp and heights of half of it.
 
-    The ramp is made once a sweep; how far it is lifted follows from z and the cached prediction, which belong together.
+    The ramp is made once per sweep; how far it is lifted follows from z and the cached prediction, which belong
+    together.
     """
-    ramp: Ramp | None = scope.memory.get("ramp")
-    if ramp is None:
-        ramp = scope.memory["ramp"] = ramp_through(jump, z, term)
-    squared = _solve(z, term.prediction, anchor.value, term.target, term.rows, ramp=ramp, weight=weight)
+    ramp = work.once_per_sweep("surrogate", lambda: surrogate_through(jump, z, work))
+    squared = _solve(
+        work.how, z, term.prediction, anchor.value, term.target, work.counts, ramp=ramp, weight=weight
+    )
     return Step("z", squared, None)
 
 
-@one_pass
+@one_pass("z", "f")
 def _solve(
-    z: Tensor, f: Tensor, m: Tensor, a: Tensor, rows: Tensor | None, *, ramp: Ramp, weight: float
+    z: Tensor, f: Tensor, m: Tensor, a: Tensor, counts: Tensor | None, *, ramp: Surrogate, weight: float
 ) -> Tensor:
     """z and ``f = ramp(z) + lift`` in place; the squared length of the move."""
     lift = f - ramp.height(ramp.place(z))
     wanted = (a - lift - ramp.mid) / ramp.half
     place = _UNIT.project(ramp.place(m), wanted, weight)
     found = place * ramp.reach + ramp.centre
-    squared = squared_norm(found - z, rows)
+    squared = squared_norm(found - z, counts)
     z.copy_(found)
     torch.add(ramp.height(place), lift, out=f)
     return squared

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dladmm.blocks.base import Anchor, Scope, Step, Term, like_rows
+from dladmm.compute.execution import one_launch
 from dladmm.compute.norms import ratio, row_squared_norms
-from dladmm.compute.passes import one_launch
+from dladmm.compute.work import Work, like_rows
 from dladmm.solvers.subproblems import backtracked, line_search
+from dladmm.solvers.terms import Anchor, Step, Term
 
 Product = Callable[[Tensor], Tensor]
 
@@ -23,20 +24,20 @@ MAX_STEPS, TOLERANCE = 20, 1e-2
 
 
 def update_linear_input(
-    v: Tensor, apply: Product, adjoint: Product, anchor: Anchor, term: Term, scope: Scope
+    v: Tensor, apply: Product, adjoint: Product, anchor: Anchor, term: Term, work: Work
 ) -> list[Step]:
     """Lines 5 and 19 of Algorithm 2, lines 4 and 9 of Algorithm 1: ``apply`` is K, ``adjoint`` its transpose."""
     c = term.weight / anchor.weight
     gradient = (v - anchor.value).add_(adjoint(term.residual()), alpha=c)
-    if scope.options.a_solver == "exact":
-        return [conjugate_gradients(v, gradient, apply, adjoint, anchor, term)]
-    return [_majorised(v, gradient, apply, anchor, term, scope)]
+    if work.options.a_solver == "exact":
+        return [conjugate_gradients(v, gradient, apply, adjoint, anchor, term, work)]
+    return [_majorised(v, gradient, apply, anchor, term, work)]
 
 
-def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term, scope: Scope) -> Step:
+def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term, work: Work) -> Step:
     """``argmin_a Q(a; tau)``, Equations 3 and 16; all over nu."""
     moved = apply(d)
-    length, step = majorised_length(row_squared_norms(d), row_squared_norms(moved), anchor, term, scope)
+    length, step = majorised_length(row_squared_norms(d), row_squared_norms(moved), anchor, term, work)
     scale = length.to(d.dtype)
     v.sub_(d * like_rows(scale, d))
     term.prediction.sub_(moved.mul_(like_rows(scale, moved)))
@@ -44,7 +45,7 @@ def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term,
 
 
 def majorised_length(
-    d_squared: Tensor, moved_squared: Tensor, anchor: Anchor, term: Term, scope: Scope
+    d_squared: Tensor, moved_squared: Tensor, anchor: Anchor, term: Term, work: Work
 ) -> tuple[Tensor, Step]:
     """How far to go against the gradient d, tau by Algorithms 3 and 7 in closed form, and what that promises.
 
@@ -52,19 +53,20 @@ def majorised_length(
     together or for each. Given are the squared lengths of the rows of d and of K d, or those of all rows, each as often
     as it counts.
     """
-    if d_squared.ndim > 0 and term.rows is not None:
-        d_squared, moved_squared = d_squared * term.rows[:, 0], moved_squared * term.rows[:, 0]
-    if not scope.options.tau_per_sample:
-        d_squared, moved_squared = term.total(d_squared.sum(), moved_squared.sum())
+    if d_squared.ndim > 0 and work.counts is not None:
+        d_squared, moved_squared = d_squared * work.counts[:, 0], moved_squared * work.counts[:, 0]
+    if not work.options.tau_per_sample:
+        d_squared, moved_squared = work.total(d_squared.sum(), moved_squared.sum())
     length, squared, rate = _majorised_numbers(
+        work.how,
         d_squared,
         moved_squared,
         c=term.weight / anchor.weight,
         nu=anchor.weight,
-        start=scope.options.t0,
-        growth=scope.options.growth,
+        start=work.options.t0,
+        growth=work.options.growth,
     )
-    return length, Step("a", squared, rate, own=scope.options.tau_per_sample)
+    return length, Step("a", squared, rate, own=work.options.tau_per_sample)
 
 
 @one_launch
@@ -94,6 +96,7 @@ def conjugate_gradients(
     adjoint: Product,
     anchor: Anchor,
     term: Term,
+    work: Work,
     tolerance: float = TOLERANCE,
     max_steps: int = MAX_STEPS,
 ) -> Step:
@@ -106,7 +109,7 @@ def conjugate_gradients(
     c = term.weight / anchor.weight
     r, p = -gradient, -gradient
     rest = row_squared_norms(r)
-    enough = tolerance**2 * float(term.total(rest.sum())[0])
+    enough = tolerance**2 * float(work.total(rest.sum())[0])
     move, moved = v.new_zeros(v.shape), term.prediction.new_zeros(term.prediction.shape)
     for step in range(max_steps):
         product = apply(p)
@@ -117,7 +120,7 @@ def conjugate_gradients(
             break
         r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))
         previous, rest = rest, row_squared_norms(r)
-        if float(term.total(rest.sum())[0]) <= enough:
+        if float(work.total(rest.sum())[0]) <= enough:
             break
         p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
     squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
@@ -126,5 +129,5 @@ def conjugate_gradients(
     scale = best.to(v.dtype)
     v.add_(move.mul_(like_rows(scale, move)))
     term.prediction.add_(moved.mul_(like_rows(scale, moved)))
-    counted = best.square() if term.rows is None else best.square() * term.rows[:, 0]
+    counted = best.square() if work.counts is None else best.square() * work.counts[:, 0]
     return solved_step(squared @ counted, moved_squared @ counted, c, anchor)

@@ -1,4 +1,4 @@
-"""A step of a graph block, seen along its direction: how far to go."""
+"""How far to go along a fixed direction, for a function that is an activation of something linear."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from dladmm.activations import Activation
-from dladmm.blocks.base import Term
-from dladmm.blocks.scratch import Scratch
+from dladmm.compute.execution import one_pass
 from dladmm.compute.norms import ranged_squared_norm, ratio, squared_norm
-from dladmm.compute.passes import one_pass, unasked
+from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import (
     SubproblemOptions,
     Trial,
@@ -18,12 +17,13 @@ from dladmm.solvers.subproblems import (
     searched,
     searched_blindly,
 )
+from dladmm.solvers.terms import Term
 
-AT_ONCE = 15
+TRIALS_PER_PASS = 15
 """Trials evaluated in one pass over memory."""
 
 
-class Ray:
+class StepAlong:
     """``phi(s) = (c/2)||f(H - s change) - target||^2`` (plus an anchor's quadratic): one gradient, then one number s.
 
     First ``gradient()`` says what phi is worth per entry of H, then ``aim`` fixes the direction d and the change of H
@@ -38,16 +38,16 @@ class Ray:
     slope: Tensor | None
 
     def __init__(
-        self, activation: Activation, term: Term, H: Tensor, rows: Tensor | None, scratch: Scratch
+        self, activation: Activation, term: Term, H: Tensor, rows: Tensor | None, work: Work
     ) -> None:
-        self.activation, self.term, self.rows, self.H_all, self.scratch = activation, term, rows, H, scratch
+        self.activation, self.term, self.rows, self.H_all, self.work = activation, term, rows, H, work
         self.linear = activation.name == "identity"
         self.prediction, self.H = self._pick(term.prediction), self._pick(H)
         target = self._pick(term.target)
-        self.residual = torch.sub(self.prediction, target, out=scratch.take("residual", target))
+        self.residual = torch.sub(self.prediction, target, out=work.buffer("residual", target))
         self.slope = None
         if not self.linear:
-            self.slope = activation.write_derivative(self.H, scratch.take("slope", self.H))
+            self.slope = activation.write_derivative(self.H, work.buffer("slope", self.H))
         self._tried: tuple[float, Tensor, Tensor] | None = None
 
     def _pick(self, full: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Ray:
 
     def gradient(self) -> Tensor:
         """``c E f'(H)``: the gradient of phi in H."""
-        scaled = torch.mul(self.residual, self.term.weight, out=self.scratch.take("entries", self.residual))
+        scaled = torch.mul(self.residual, self.term.weight, out=self.work.buffer("entries", self.residual))
         return scaled if self.slope is None else scaled.mul_(self.slope)
 
     def aim(
@@ -72,49 +72,49 @@ class Ray:
         ``v - value``."""
         self._change, self.change = change, self._pick(change)
         self.strength, self.own = strength, own
-        self.d_squared = _squared(d)
+        self.d_squared = self._squared(d)
         self.along = self.d_squared if g is d else self._inner(g, d)
         self.pull = torch.zeros_like(self.along) if offset is None or self.linear else self._inner(offset, d)
-        if offset is not None and self.term.shards is not None:  # d has rows here and on other ranks
-            totals = self.term.total(self.d_squared.clone(), self.along.clone(), self.pull)
+        if offset is not None and self.work.shards is not None:  # d has rows here and on other ranks
+            totals = self.work.total(self.d_squared.clone(), self.along.clone(), self.pull)
             self.d_squared, self.along, self.pull = totals
 
     def required(self) -> Tensor:
         """The curvature along d of phi with f linearised: exact where f is the identity."""
         bent = self.change
         if self.slope is not None:
-            bent = torch.mul(bent, self.slope, out=self.scratch.take("entries", bent))
-        return self.term.weight * ratio(self.term.total(_squared(bent))[0], self.d_squared) + self.own
+            bent = torch.mul(bent, self.slope, out=self.work.buffer("entries", bent))
+        return self.term.weight * ratio(self.work.total(self._squared(bent))[0], self.d_squared) + self.own
 
     def first_curvature(self) -> Tensor:
         """Where a search without a given start begins: the linearised curvature, kept off zero."""
         linearised = self.required()
-        if not unasked(self.H) and float(linearised) > 0:
+        if not self.work.how.never_waits(self.H) and float(linearised) > 0:
             return linearised
-        unbent = self.term.weight * ratio(self.term.total(_squared(self.change))[0], self.d_squared)
+        unbent = self.term.weight * ratio(self.work.total(self._squared(self.change))[0], self.d_squared)
         kept_off = (1e-3 * unbent).clamp_min(torch.finfo(torch.float32).tiny)
         return torch.where(linearised > 0, linearised, kept_off)
 
     def slack(self) -> Tensor:
         """What rounding alone does to phi."""
         eps = torch.finfo(self.residual.dtype).eps
-        return eps * self.term.weight / 2 * self.term.total(squared_norm(self.residual))[0]
+        return eps * self.term.weight / 2 * self.work.total(squared_norm(self.residual))[0]
 
     def rise(self, step: float) -> float:
         """``phi(s) - phi(0)`` without the anchor."""
-        take = self.scratch.take
+        take = self.work.buffer
         H = torch.add(self.H, self.change, alpha=-step, out=take("tried", self.H))
         new = self.activation.write(H, take("new", H))
         self._tried = (step, H, new)
         moved = torch.sub(new, self.prediction, out=take("entries", new))
         own = rise_of_square(moved, self.residual, out=take("products", moved))
-        return self.term.weight / 2 * float(self.term.total(own)[0])
+        return self.term.weight / 2 * float(self.work.total(own)[0])
 
     def curvature(self, start: float | None, options: SubproblemOptions) -> Tensor:
         """The sigma (or delta) of the paper's backtracking from ``start``; infinite when the cap is reached."""
         if self.linear:
             return backtracked(self.required(), start, options.growth)
-        if unasked(self.H):
+        if self.work.how.never_waits(self.H):
             return self._curvature_blindly(start, options)
         squared, along, pull = torch.stack([self.d_squared, self.along, self.pull]).tolist()
         if squared == 0.0:
@@ -135,9 +135,11 @@ class Ray:
         sigma = (self.first_curvature() if start is None else start) * options.growth**tried
         s = 1 / (sigma + self.strength)
         rows = (self.H, self.change, self.prediction, self.residual)
-        parts = (s[first : first + AT_ONCE] for first in range(0, len(s), AT_ONCE))
-        own = torch.cat([_rises(*rows, steps=some, activation=self.activation) for some in parts])
-        (rises,) = self.term.total(own)
+        parts = (s[first : first + TRIALS_PER_PASS] for first in range(0, len(s), TRIALS_PER_PASS))
+        own = torch.cat(
+            [_rises(self.work.how, *rows, steps=some, activation=self.activation) for some in parts]
+        )
+        (rises,) = self.work.total(own)
         rise = self.term.weight / 2 * rises + self.own * (s * s / 2 * self.d_squared - s * self.pull)
         excess = rise + s * self.along - sigma / 2 * s * s * self.d_squared
         return searched_blindly(excess, sigma, self.slack())
@@ -152,11 +154,11 @@ class Ray:
         """Move H and the prediction, on all rows."""
         if self.linear:
             move_along(self.H_all, self._change, step)
-        elif unasked(self.H_all):
+        elif self.work.how.never_waits(self.H_all):
             move_along(self.H_all, self._change, step)
             self.activation.write(self.H_all, self.term.prediction)
         elif self._tried is not None and self.rows is None and self._tried[0] == float(step):
-            self.scratch.swap("tried", self.H_all)
+            self.work.swap("tried", self.H_all)
             self.H_all = self._tried[1]
             self.term.prediction.copy_(self._tried[2])
         elif float(step) > 0:
@@ -165,14 +167,18 @@ class Ray:
 
     def _inner(self, x: Tensor, y: Tensor) -> Tensor:
         """``<x, y>`` as a float64 scalar: added in the given precision within a row, in float64 over rows."""
-        return torch.mul(x, y, out=self.scratch.take("inner product", x)).sum(1).sum(dtype=torch.float64)
+        return torch.mul(x, y, out=self.work.buffer("inner product", x)).sum(1).sum(dtype=torch.float64)
+
+    def _squared(self, x: Tensor) -> Tensor:
+        """``||x||^2``; where the device is not waited for, the plain one, which reads memory once."""
+        return squared_norm(x) if self.work.how.never_waits(x) else ranged_squared_norm(x)
 
 
-@one_pass
+@one_pass()
 def _rises(
     H: Tensor, change: Tensor, prediction: Tensor, residual: Tensor, *, steps: Tensor, activation: Activation
 ) -> Tensor:
-    """:meth:`Ray.rise` at each of ``steps``, without the weight."""
+    """:meth:`StepAlong.rise` at each of ``steps``, without the weight."""
     changes = (activation(H - s * change) - prediction for s in steps.unbind())
     return torch.stack([rise_of_square(moved, residual) for moved in changes])
 
@@ -183,8 +189,3 @@ def move_along(x: Tensor, d: Tensor, step: Tensor | float) -> None:
         x.addcmul_(d, step.to(d.dtype), value=-1)
     else:
         x.sub_(d, alpha=step)
-
-
-def _squared(x: Tensor) -> Tensor:
-    """``||x||^2``; where the device is not waited for, the plain one, which reads memory once."""
-    return squared_norm(x) if unasked(x) else ranged_squared_norm(x)

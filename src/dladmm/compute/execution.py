@@ -1,0 +1,162 @@
+"""How elementwise passes and products are executed: settings that change speed and rounding, never the mathematics.
+
+Written as tensor operations, an update reads and writes N rows once per operation, and memory is what such operations
+wait for. A function under :func:`one_pass` is written that way all the same, and is run
+
+- on a CPU part by part, each small enough for the cache, so that memory is passed over once;
+- on a GPU as a whole: as it is written, or as one kernel made by ``torch.compile`` (``Execution.compiled``).
+
+There is one definition for all devices. Reductions are returned and summed over the parts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, update_wrapper
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CACHED, WHOLE = 1 << 18, 1 << 24
+"""Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
+
+SHAPES = 64
+"""A pass is compiled for at most this many different shapes."""
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether operations are launched, not done, when they return: asking for a number then means waiting."""
+    return tensor.is_cuda
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the work of an engine is executed.
+
+    Parameters
+    ----------
+    compiled : bool
+        Passes on a GPU are compiled into single kernels; the first call of each takes a second or more.
+    recorded : bool
+        The launches of an iteration are recorded (CUDA graphs), so no update may ask the device for a number.
+    rounded_directions : bool
+        Products that only give a direction round their factors to bfloat16.
+    shortcuts : bool
+        Cached products, joined passes and joined updates. Off, every quantity is computed where it is used.
+    """
+
+    compiled: bool = False
+    recorded: bool = False
+    rounded_directions: bool = False
+    shortcuts: bool = True
+
+    def avoids_waiting(self, tensor: Tensor) -> bool:
+        """Whether computing more is cheaper than asking the device for a number."""
+        return self.compiled and on_gpu(tensor)
+
+    def never_waits(self, tensor: Tensor) -> bool:
+        """Whether the device must not be asked for a number, because its launches may be recorded."""
+        return self.recorded and on_gpu(tensor)
+
+    def direction(self, left: Tensor, right: Tensor) -> Tensor:
+        """``left @ right`` where the answer is a direction; how far to go is found from exact products.
+
+        In bfloat16 the factors are rounded and their products added in float32. A CPU without such products makes the
+        same ones in float32.
+        """
+        if not self.rounded_directions or left.dtype != torch.float32:
+            return left @ right
+        left, right = left.bfloat16(), right.bfloat16()
+        if left.is_cuda and hasattr(torch.ops.aten.mm, "dtype"):  # since torch 2.8
+            product: Tensor = torch.mm(left, right, out_dtype=torch.float32)
+            return product
+        return left.float() @ right.float()
+
+    def add_direction(self, start: Tensor, left: Tensor, right: Tensor, scale: float) -> Tensor:
+        """``start += scale direction(left, right)``."""
+        if not self.rounded_directions:
+            return start.addmm_(left, right, alpha=scale)
+        return start.add_(self.direction(left, right), alpha=scale)
+
+
+EAGER = Execution()
+"""As torch runs it, with all shortcuts."""
+
+
+class Pass:
+    """``function(*rows, **constants)``: works in place on tensors with N rows each and returns a sum over the rows.
+
+    Called as ``run(how, *rows, **constants)``. A tensor among ``rows`` may be None; ``constants`` are the same for
+    every part. ``writes`` names the arguments that are written, whose version counters a compiled kernel may leave as
+    they were.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], writes: tuple[str, ...]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        names = list(inspect.signature(function).parameters)
+        self._written = tuple(names.index(name) for name in writes)
+
+    def __call__(self, how: Execution, *rows: Tensor | None, **constants: Any) -> Tensor:
+        first = next(tensor for tensor in rows if tensor is not None)
+        if how.avoids_waiting(first):
+            found: Tensor = _compile(self.function)(*rows, **constants)
+            written = [rows[i] for i in self._written]
+            torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
+            return found
+        entries = WHOLE if on_gpu(first) else CACHED
+        step = max(1, entries // max(1, first[0].numel())) if len(first) else 1
+        if step >= len(first):
+            return self.function(*rows, **constants)
+        split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
+        total: Tensor | None = None
+        for i in range(-(-len(first) // step)):
+            part = self.function(*(None if parts is None else parts[i] for parts in split), **constants)
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total
+
+
+def one_pass(*writes: str) -> Callable[[Callable[..., Tensor]], Pass]:
+    """Decorator: makes a :class:`Pass` of a function that writes the arguments named here."""
+    return lambda function: Pass(function, writes)
+
+
+class Numbers:
+    """Arithmetic on a few numbers of a device, as one launch where launches are recorded.
+
+    Called as ``run(how, first, ...)``, ``first`` being one of those numbers. Elsewhere it is called as it is: numbers
+    of the host among the arguments may change with every call, and would be compiled anew each time.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, how: Execution, first: Tensor, *others: Any, **constants: Any) -> Any:
+        call = _compile(self.function) if how.never_waits(first) else self.function
+        return call(first, *others, **constants)
+
+
+def one_launch(function: Callable[..., Any]) -> Numbers:
+    """Decorator: makes :class:`Numbers` of a function."""
+    return Numbers(function)
+
+
+@cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Kernels for the very shapes: those for shapes in general are up to ten times slower (docs/performance.md). A
+    # function meets a handful of shapes, and torch's own limit would leave the later ones uncompiled.
+    config = torch._dynamo.config
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, limit, max(SHAPES, getattr(config, limit)))
+    made: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return made
+
+
+def nothing(x: Tensor) -> Tensor:
+    """The return value of a pass that sums nothing."""
+    return x.new_zeros((), dtype=torch.float64)

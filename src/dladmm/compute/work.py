@@ -1,0 +1,279 @@
+"""What an update is given besides the mathematics: one block's view of how its work is executed.
+
+An update computes moves from tensors; everything else goes through its :class:`Work`: rows in chunks, sums over chunks
+and ranks, buffers, cached products, and the application of a move. Because moves are applied here, what the next update
+begins with can be written in the same pass over memory (:class:`UpdatePlan`), and no update knows what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dladmm.compute.chunks import over
+from dladmm.compute.execution import EAGER, Execution
+from dladmm.compute.passes import EntryProblem, advance, descend, difference, solve_entries
+from dladmm.compute.shards import Shards
+from dladmm.compute.workspace import Workspace
+
+if TYPE_CHECKING:
+    from dladmm.solvers.subproblems import SubproblemOptions
+    from dladmm.solvers.terms import Anchor, Term
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """What may be computed in the pass that applies a move, read off the schedule (:mod:`dladmm.engine.schedule`).
+
+    An update of V_l has link l behind its variable (``in``) and link l + 1 behind its block's prediction (``out``); an
+    update of B_l has link l as ``out``.
+
+    Parameters
+    ----------
+    in_residual, out_residual : bool
+        The next update begins with ``prediction - target`` of that link.
+    out_offset : bool
+        The next update begins with ``variable - prediction`` of that link.
+    in_offset_lasts : bool
+        The next sweep will, and neither tensor changes before.
+    out_prediction_dead : bool
+        The prediction is overwritten before anybody reads it.
+    in_settled : bool
+        Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
+    """
+
+    in_residual: bool = False
+    out_residual: bool = False
+    out_offset: bool = False
+    in_offset_lasts: bool = False
+    out_prediction_dead: bool = False
+    in_settled: bool = True
+
+
+NO_PLAN = UpdatePlan()
+
+
+@dataclass(frozen=True)
+class Work:
+    """How one update of one block is executed.
+
+    Parameters
+    ----------
+    options : SubproblemOptions
+        How subproblems are solved.
+    order : tuple of bool
+        The parameter updates asked for: False for one of the backward sweep, True for one of the forward sweep.
+    last : bool
+        Whether the block is the chain's last one.
+    counts : Tensor of shape (N, 1) or None
+        Row i counts ``counts_i`` times in every sum over the samples.
+    chunk_rows : int or None
+        How many rows are worked on at a time; None is all.
+    shards : Shards or None
+        These are one rank's rows of many.
+    how, workspace, owner
+        The execution settings, the engine's buffers and cached quantities, and the number of the block in the chain.
+    plan : UpdatePlan
+        What to compute along with the application of a move.
+    curvatures : dict
+        Where searches start, part of the state: the curvatures accepted last.
+    sweep_values : dict
+        Quantities that are made once per sweep.
+    """
+
+    options: SubproblemOptions
+    order: tuple[bool, ...] = (False,)
+    last: bool = False
+    counts: Tensor | None = None
+    chunk_rows: int | None = None
+    shards: Shards | None = None
+    how: Execution = EAGER
+    workspace: Workspace = field(default_factory=Workspace)
+    owner: int = 0
+    plan: UpdatePlan = NO_PLAN
+    curvatures: dict[str, float] = field(default_factory=dict)
+    sweep_values: dict[Hashable, Any] = field(default_factory=dict)
+
+    # Sums over samples -----------------------------------------------------------------------------------------
+
+    def samples(self, n_own: int) -> float | Tensor:
+        """How many samples there are on all ranks, each row as often as it counts; ``n_own`` rows are here."""
+        if self.shards is not None:
+            return self.shards.samples
+        return n_own if self.counts is None else self.counts.double().sum()
+
+    def n_rows(self, n_own: int) -> int:
+        """How many rows there are on all ranks."""
+        return n_own if self.shards is None else self.shards.n_rows
+
+    def total(self, *sums: Tensor) -> Sequence[Tensor]:
+        """Sums over the rows of this process, which gives them up, made sums over the rows of all ranks."""
+        return sums if self.shards is None else self.shards.comm.total(*sums)
+
+    def counted(self, x: Tensor) -> Tensor:
+        """Each row of ``x`` times how often it counts: what a sum over the samples sums."""
+        return x if self.counts is None else x * like_rows(self.counts, x)
+
+    def own_sum(self, function: Callable[..., tuple[Tensor, ...]], *rows: Any) -> list[Tensor]:
+        """``function(work, *chunks)``, which returns sums over its rows, added up over the chunks of this process."""
+        found: list[Tensor] = []
+        for work, *some in self.chunks(*rows):
+            own = function(work, *some)
+            found = [s.add_(more) for s, more in zip(found, own, strict=True)] if found else list(own)
+        return found
+
+    def sum(self, function: Callable[..., tuple[Tensor, ...]], *rows: Any) -> Sequence[Tensor]:
+        """The same over all ranks."""
+        return self.total(*self.own_sum(function, *rows))
+
+    # Rows in chunks --------------------------------------------------------------------------------------------
+
+    def chunks(self, *rows: Any) -> Iterator[tuple[Any, ...]]:
+        """``(work, *chunks)`` of every chunk of rows, ``work`` having the counts of those rows."""
+        for counts, *some in over(self.chunk_rows, self.counts, *rows):
+            yield self if counts is self.counts else replace(self, counts=counts), *some
+
+    def terms(self, term: Term, *rows: Any) -> Iterator[tuple[Any, ...]]:
+        """``(work, term, *chunks)`` of every chunk of rows."""
+        for work, target, prediction, *some in self.chunks(term.target, term.prediction, *rows):
+            yield work, replace(term, target=target, prediction=prediction), *some
+
+    def one_chunk(self, n_own: int) -> bool:
+        """Whether all rows are worked on at once."""
+        return self.chunk_rows is None or self.chunk_rows >= n_own
+
+    def repeated(self, times: int) -> Work:
+        """The same where every sample has ``times`` rows."""
+        counts = None if self.counts is None else self.counts.repeat_interleave(times, 0)
+        shards = None if self.shards is None else self.shards.repeated(times)
+        return replace(self, counts=counts, shards=shards, chunk_rows=None, plan=NO_PLAN)
+
+    def without_plan(self) -> Work:
+        """The same with nothing prepared for the next update."""
+        return replace(self, plan=NO_PLAN)
+
+    # Buffers and cached quantities -----------------------------------------------------------------------------
+
+    def buffer(self, name: str, like: Tensor, columns: int | None = None, rows: int | None = None) -> Tensor:
+        """A buffer with the rows and columns of ``like``, the same one for every chunk of rows."""
+        n_rows = len(like) if rows is None else rows
+        width = like.shape[1:] if columns is None else (columns,)
+        if self.chunk_rows is None:
+            return self.workspace.buffer(name, (n_rows, *width), like)
+        return self.workspace.buffer(name, (max(self.chunk_rows, n_rows), *width), like)[:n_rows]
+
+    def swap(self, name: str, replacement: Tensor) -> None:
+        """Give a tensor away in exchange for the buffer of that name, which the caller keeps."""
+        self.workspace.swap(name, replacement)
+
+    def cached(
+        self, name: str, sources: Sequence[Any], make: Callable[[], Made], numbers: Hashable = ()
+    ) -> Made:
+        """A quantity of this block made from ``sources`` and ``numbers``, kept while they stay as they are."""
+        if not self.how.shortcuts:
+            return make()
+        return self.workspace.cached((self.owner, name), sources, make, numbers)
+
+    def find(self, name: str, sources: Sequence[Any]) -> Any | None:
+        """A kept quantity that is still valid."""
+        return self.workspace.find((self.owner, name), sources) if self.how.shortcuts else None
+
+    def keep(self, name: str, value: Made, sources: Sequence[Any]) -> Made:
+        """Keep a quantity that was moved along with its sources."""
+        return self.workspace.keep((self.owner, name), value, sources)
+
+    def once_per_sweep(self, name: str, make: Callable[[], Made]) -> Made:
+        """A quantity that stays for the rest of this sweep, whatever happens to what it was made from."""
+        key = (self.owner, name)
+        if key not in self.sweep_values:
+            self.sweep_values[key] = make()
+        found: Made = self.sweep_values[key]
+        return found
+
+    def residual(self, term: Term) -> Tensor:
+        """``E = prediction - target``, in a buffer."""
+        return self._difference("residual", self.owner, term.prediction, term.target)
+
+    def offset(self, v: Tensor, anchor: Anchor) -> Tensor:
+        """``v - value``, in a buffer."""
+        return self._difference("offset", self.owner - 1, v, anchor.value)
+
+    def _difference(self, name: str, link: int, first: Tensor, second: Tensor) -> Tensor:
+        found: Tensor | None = None
+        if self.how.shortcuts and self.chunk_rows is None:
+            found = self.workspace.find((name, link), (first, second))
+        if found is None:
+            found = self.buffer(name, first)
+            difference(self.how, found, first, second)
+        return found
+
+    def _prepared(self, wanted: bool, name: str, like: Tensor) -> Tensor | None:
+        return self.buffer(name, like) if wanted and self.chunk_rows is None else None
+
+    # Applying a move -------------------------------------------------------------------------------------------
+
+    def advance(
+        self,
+        term: Term,
+        move: Tensor | None,
+        multiple: Tensor | None,
+        shift: Tensor | None,
+    ) -> None:
+        """``prediction += multiple move + shift``."""
+        residual = self._prepared(self.plan.out_residual, "residual", term.prediction)
+        advance(self.how, term.prediction, move, term.target, residual, multiple=multiple, shift=shift)
+        if residual is not None:
+            self.workspace.keep(("residual", self.owner), residual, (term.prediction, term.target))
+
+    def descend(
+        self, v: Tensor, d: Tensor, moved: Tensor, far: Tensor, anchor: Anchor, term: Term
+    ) -> Tensor | None:
+        """``v -= far d`` and ``prediction -= far moved``; ``||v - value||^2`` after that, where it stays."""
+        residual = self._prepared(self.plan.out_residual, "residual", term.prediction)
+        target = None if residual is None else term.target
+        descend(self.how, term.prediction, moved, far, target, residual=residual)
+        if residual is not None:
+            self.workspace.keep(("residual", self.owner), residual, (term.prediction, term.target))
+        if not self.plan.in_settled:
+            descend(self.how, v, d, far)
+            return None
+        offset = self._prepared(self.plan.in_offset_lasts, "offset", v)
+        tie = descend(self.how, v, d, far, anchor.value, residual=offset, counts=self.counts, measured=True)
+        if offset is not None:
+            self.workspace.keep(("offset", self.owner - 1), offset, (v, anchor.value))
+        return tie
+
+    def solve_entries(
+        self, v: Tensor, anchor: Anchor, term: Term, activation: EntryProblem, weight: float
+    ) -> Tensor:
+        """``v = argmin (v - value)^2 + weight (target - f(v))^2``, the prediction f(v); ``||v - value||^2``."""
+        residual = self._prepared(self.plan.in_residual, "residual", v)
+        offset = self._prepared(self.plan.out_offset, "offset", v)
+        f = None if self.plan.out_prediction_dead else term.prediction
+        tie = solve_entries(
+            self.how, v, f, anchor.value, term.target, self.counts, residual, offset,
+            activation=activation, weight=weight,
+        )  # fmt: skip
+        if residual is not None:
+            self.workspace.keep(("residual", self.owner - 1), residual, (anchor.value, v))
+        if offset is not None and f is not None:
+            self.workspace.keep(("offset", self.owner), offset, (term.target, f))
+        return tie
+
+
+def like_rows(counts: Tensor, x: Tensor) -> Tensor:
+    """One number per sample, shaped so that it multiplies the samples of ``x``, whatever their dimensions."""
+    return counts.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def added(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the parts that are known; None if none is."""
+    known = [part for part in parts if part is not None]
+    return reduce(torch.Tensor.add_, known) if known else None

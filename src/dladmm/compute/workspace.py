@@ -1,0 +1,148 @@
+"""Buffers and cached quantities of one engine; a stale entry can never be taken.
+
+Every entry remembers what it was made from: the memory, shape and version counter of each tensor (torch counts every
+in-place write, also through views), and plain numbers. An entry is found only while all of them, and the stored tensor
+itself, are unchanged. So nobody has to invalidate anything: changing a state by hand is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Made = TypeVar("Made")
+
+KEPT = 2
+"""Entries per name, made from different memory: such as the Gram matrix of the inputs, and of inputs with dropout."""
+
+
+def version(thing: Any) -> Hashable:
+    """Changes whenever the content of a tensor does; other objects are told apart by identity."""
+    if isinstance(thing, Tensor) and thing.layout == torch.strided:
+        return thing.data_ptr(), thing._version, tuple(thing.shape), thing.stride(), thing.dtype
+    return id(thing)
+
+
+def _place(thing: Any) -> Hashable:
+    return thing.data_ptr() if isinstance(thing, Tensor) and thing.layout == torch.strided else id(thing)
+
+
+@dataclass
+class Entry:
+    """A stored value and what it was made from, kept alive so that no other tensor gets the same address."""
+
+    value: Any
+    own_versions: tuple[Hashable, ...]
+    sources: tuple[Any, ...]
+    versions: tuple[Hashable, ...]
+    numbers: Hashable
+
+    def valid_for(self, versions: tuple[Hashable, ...], numbers: Hashable) -> bool:
+        intact = self.own_versions == tuple(version(tensor) for tensor in tensors_of(self.value))
+        return intact and self.versions == versions and self.numbers == numbers
+
+    @property
+    def places(self) -> tuple[Hashable, ...]:
+        return tuple(_place(source) for source in self.sources)
+
+
+class Workspace:
+    """Buffers by name and shape, and cached quantities by owner and name.
+
+    On a CPU fresh pages of memory cost several times the arithmetic done in them, so buffers are shared by all updates
+    of an engine. A buffer may be the value of an entry: taking it for something else makes the entry stale.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[Hashable, Tensor] = {}
+        self._entries: dict[Hashable, list[Entry]] = {}
+
+    def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A buffer with this shape; its content is whatever was written there last."""
+        key = (name, shape, like.dtype, like.device)
+        found = self._buffers.get(key)
+        if found is None:
+            found = self._buffers[key] = like.new_empty(shape)
+        return found
+
+    def swap(self, name: str, replacement: Tensor) -> None:
+        """Use ``replacement`` as the buffer from now on: the one handed out before belongs to its taker."""
+        key = (name, tuple(replacement.shape), replacement.dtype, replacement.device)
+        self._buffers[key] = replacement
+
+    def find(self, key: Hashable, sources: Sequence[Any], numbers: Hashable = ()) -> Any | None:
+        """The entry made from exactly these sources as they are now and these numbers; None if there is none."""
+        versions = tuple(version(source) for source in sources)
+        for entry in self._entries.get(key, ()):
+            if entry.valid_for(versions, numbers):
+                return entry.value
+        return None
+
+    def keep(self, key: Hashable, value: Made, sources: Sequence[Any], numbers: Hashable = ()) -> Made:
+        """Store a value made from ``sources``. Older entries of the same memory can never be valid again and go."""
+        versions = tuple(version(source) for source in sources)
+        own = tuple(version(tensor) for tensor in tensors_of(value))
+        entry = Entry(value, own, tuple(sources), versions, numbers)
+        others = [old for old in self._entries.get(key, ()) if old.places != entry.places]
+        self._entries[key] = [entry, *others[: KEPT - 1]]
+        return value
+
+    def cached(
+        self, key: Hashable, sources: Sequence[Any], make: Callable[[], Made], numbers: Hashable = ()
+    ) -> Made:
+        """The stored value, made now where there is none."""
+        found: Made | None = self.find(key, sources, numbers)
+        return self.keep(key, make(), sources, numbers) if found is None else found
+
+    def newest(self, key: Hashable) -> Any | None:
+        """The value stored last, valid or not: for snapshots."""
+        entries = self._entries.get(key)
+        return entries[0].value if entries else None
+
+    def release(self) -> None:
+        """Free all memory."""
+        self._buffers.clear()
+        self._entries.clear()
+
+    # For recorded launches -------------------------------------------------------------------------------------
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the stored tensors lie: a recorded iteration reads them there."""
+        return tuple(tensor.data_ptr() for tensor in self._stored())
+
+    def mark(self) -> dict[Hashable, list[Entry]]:
+        """The entries as they are now, for :meth:`settle`."""
+        return {key: list(entries) for key, entries in self._entries.items()}
+
+    def settle(self, before: dict[Hashable, list[Entry]]) -> None:
+        """Copy what replaced a tensor of ``before`` to where that lay: there the next replay will look for it."""
+        for key, entries in self._entries.items():
+            for entry, old in zip(entries, before.get(key, ()), strict=False):
+                entry.value = settled(entry.value, old.value)
+                entry.own_versions = tuple(version(tensor) for tensor in tensors_of(entry.value))
+
+    def _stored(self) -> Iterator[Tensor]:
+        for entries in self._entries.values():
+            for entry in entries:
+                yield from tensors_of(entry.value)
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors of a stored value: itself, or those of a tuple."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if isinstance(each, Tensor):
+            yield each
+
+
+def settled(now: Any, was: Any) -> Any:
+    """``now``, its tensors copied to where those of ``was`` lie."""
+    if isinstance(now, Tensor) and isinstance(was, Tensor) and now is not was and now.shape == was.shape:
+        return was.copy_(now)
+    if isinstance(now, tuple) and isinstance(was, tuple):
+        parts = [settled(*both) for both in zip(now, was, strict=True)]
+        return type(now)(*parts) if hasattr(now, "_fields") else tuple(parts)
+    return now

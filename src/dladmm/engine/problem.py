@@ -1,0 +1,206 @@
+"""The problem of a run: data, network, loss and penalty, and how its work is executed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError
+from dladmm.blocks import Params, Support, Term, Work
+from dladmm.compute.chunks import Source, joined, over
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.execution import EAGER, Execution
+from dladmm.compute.shards import Shards
+from dladmm.compute.workspace import Workspace
+from dladmm.engine.state import State
+from dladmm.losses import Risk
+from dladmm.network.chain import Chain
+from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.solvers.subproblems import SubproblemOptions
+
+
+class Problem:
+    """What is optimised, and where an iterate starts. It owns the problem, never the iterate.
+
+    Parameters
+    ----------
+    chain : Chain
+        The network, blocks g_1 .. g_n.
+    x : Tensor of shape (N, ...) or Source
+        The inputs; a :class:`~dladmm.compute.chunks.Source` only together with ``chunk_rows``.
+    risk : Risk
+        R(z_L; y).
+    penalty : Regularizer, optional
+        Omega, on every block's penalised parameters.
+    options : SubproblemOptions, optional
+        How subproblems are solved.
+    counts : Tensor of shape (N, 1), optional
+        Multiplicities: the whole Lagrangian of sample i counts ``counts_i`` times, so that training with whole numbers
+        equals training with repeated samples, and rho > 2H is the condition as before. (A weight in the risk weighs the
+        loss alone, which is how a graph leaves unlabelled nodes out.)
+    chunk_rows : int, optional
+        Rows worked on at a time (:mod:`dladmm.compute.chunks`). Variables, predictions and u are whole either way.
+    comm, shards
+        Who else has rows of this problem, and more of those rows where it is known. Parameters are the same on every
+        rank; inputs, targets, variables, predictions and u are of a rank's own rows, and sums over the samples are made
+        totals of all ranks.
+    how : Execution
+        Settings of execution; they change speed and rounding only.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        x: Tensor | Source,
+        risk: Risk,
+        penalty: Regularizer | None = None,
+        options: SubproblemOptions | None = None,
+        counts: Tensor | None = None,
+        chunk_rows: int | None = None,
+        comm: Communicator = ALONE,
+        shards: Shards | None = None,
+        how: Execution = EAGER,
+    ) -> None:
+        self.chain, self.risk, self.comm, self.how = chain, risk, comm, how
+        # Blocks that work in chunks never look at x whole: to them a source is a tensor
+        self.x = cast(Tensor, x)
+        self.chunk_rows = None if chunk_rows is None else max(1, min(chunk_rows, len(x)))
+        self.penalty = NoPenalty() if penalty is None else penalty
+        self.options = SubproblemOptions() if options is None else options
+        self.counts = counts
+        self._require(
+            counts is not None, Support.COUNTS, "sample weights cannot be used: {} cannot count rows."
+        )
+        self._require(
+            chunk_rows is not None,
+            Support.CHUNKS,
+            "rows in chunks need a network of linear layers and known activations only; {} cannot.",
+        )
+        self._require(
+            not comm.alone,
+            Support.RANKS,
+            "these blocks cannot be trained on several ranks: {}. Train on one.",
+        )
+        self.shards = Shards.of(comm, len(x), counts) if shards is None else shards
+        self.workspace = Workspace()
+
+    def _require(self, asked: bool, support: Support, refusal: str) -> None:
+        unable = dict.fromkeys(repr(block) for block in self.chain if not block.supports(support))
+        if asked and unable:
+            raise InputError(refusal.format(", ".join(unable)))
+
+    def seen_as(
+        self,
+        *,
+        x: Tensor | Source | None = None,
+        options: SubproblemOptions | None = None,
+        how: Execution | None = None,
+    ) -> Self:
+        """The same problem with other inputs, options or execution settings; this one stays as it is."""
+        other = copy.copy(self)
+        other.x = self.x if x is None else cast(Tensor, x)
+        other.options = self.options if options is None else options
+        other.how = self.how if how is None else how
+        return other
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a sweep never asks the device for a number, so that its launches can be recorded and replayed."""
+        return (
+            all(block.supports(Support.RECORDING, self.options) for block in self.chain)
+            and self.penalty.quadratic is not None
+            and self.risk.closed_form
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are on all ranks."""
+        return len(self.x) if self.shards is None else self.shards.n_rows
+
+    @property
+    def samples(self) -> float:
+        """How many samples those rows count for."""
+        if self.shards is not None:
+            return self.shards.samples
+        return len(self.x) if self.counts is None else float(self.counts.double().sum())
+
+    def work(self, l: int, **changes: Any) -> Work:
+        """How an update by block l is executed."""
+        settings: dict[str, Any] = {
+            "options": self.options,
+            "last": l == len(self.chain) - 1,
+            "counts": self.counts,
+            "chunk_rows": self.chunk_rows,
+            "shards": self.shards,
+            "how": self.how,
+            "workspace": self.workspace,
+            "owner": l,
+        }
+        return Work(**settings | changes)
+
+    def term(self, state: State, l: int) -> Term:
+        """What ties V_l to block l. For the hard link that is ``(rho/2)||V_n + u/rho - g_n||^2``."""
+        target = state.outputs[l]
+        if l == len(self.chain) - 1:
+            target = target + state.u / state.rho
+        return Term(state.weight(l), target, state.predictions[l])
+
+    def input(self, state: State, l: int) -> Tensor:
+        """``V_{l-1}``, the input of block l."""
+        return self.x if l == 0 else state.outputs[l - 1]
+
+    # Where an iterate starts -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def feasible_state(self, params: list[Params], rho: float, nu: float) -> State:
+        """V from the network's own forward pass and ``u = -grad R``: Lemma 2 holds from the start."""
+        outputs: list[Tensor] = []
+        for l, block in enumerate(self.chain):
+            v = outputs[-1] if outputs else self.x
+            outputs.append(joined(self.chunk_rows, partial(block.forward, params[l]), v))
+        u = -self.risk.gradient(outputs[-1])
+        return State(params, outputs, [v.clone() for v in outputs], u, rho, nu)
+
+    @torch.no_grad()
+    def resynchronise(self, state: State) -> None:
+        """:meth:`feasible_state` of the parameters the state has, in the memory the state has."""
+        v = self.x
+        for l, block in enumerate(self.chain):
+            for some, out in over(self.chunk_rows, v, state.outputs[l]):
+                block.write_forward(state.params[l], some, out)
+            v = state.outputs[l]
+            if state.predictions[l] is not v:
+                state.predictions[l].copy_(v)
+        torch.neg(self.risk.gradient(v), out=state.u)
+
+    @torch.no_grad()
+    def paper_state(self, params: list[Params], rho: float, nu: float) -> State:
+        """As the authors start: hidden layers from the forward pass, z_L at +1 / -1, u = 0."""
+        state = self.feasible_state(params, rho, nu)
+        state.outputs[-1].copy_(torch.where(self.risk.target > 0, 1.0, -1.0).reshape(state.u.shape))
+        state.u.zero_()
+        return state
+
+    @torch.no_grad()
+    def output_gradients(self, state: State) -> list[Tensor]:
+        """``dR/dV_l`` of every link at a feasible state, handed down from block to block by the chain rule."""
+        blocks = self.chain.blocks
+        gradient = self.risk.gradient(state.outputs[-1])
+        gradients = [gradient]
+        for l in range(len(blocks) - 1, 0, -1):
+            pull_back = partial(blocks[l].pull_back, state.params[l], work=self.work(l))
+            inputs = state.outputs[l - 1], state.predictions[l], gradient
+            gradient = joined(self.chunk_rows, pull_back, *inputs)
+            gradients.insert(0, gradient)
+        return gradients
+
+    def penalty_value(self, params: Sequence[Params]) -> Tensor:
+        """``sum_l Omega(W_l)``."""
+        zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        penalised = (p[name] for block, p in zip(self.chain, params, strict=True) for name in block.penalised)
+        return sum((self.penalty.value(W) for W in penalised), zero)

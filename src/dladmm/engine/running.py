@@ -1,0 +1,184 @@
+"""Running sums of one block over mini-batches, and the direction its parameters take from them.
+
+For a block that is linear in its parameters the direction is the damped least-squares step of Equations 8 and 10, with
+W and b solved together, in the metric of all inputs seen so far (:func:`dladmm.solvers.least_squares.direction_W_b`).
+For any other block it is the running gradient over its running root mean square, entry by entry, in units in which the
+block's output moves by about one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dladmm.blocks import Block, Params, Work
+from dladmm.compute.execution import EAGER
+from dladmm.solvers.factor import damped_factor
+from dladmm.solvers.least_squares import direction_W_b
+
+TINY = 1e-20
+"""Added to running squares before they are divided by."""
+
+
+class RunningBlock(Protocol):
+    """What streaming mode asks of the running sums of a block with parameters."""
+
+    moves: Params
+    """The direction, by the names of the parameters."""
+    gradient: Params
+    """The running mean of ``dR/dB``, in the shapes of the parameters."""
+
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    ) -> None:
+        """Take the gradient of a batch's mean loss in g's output; ``keep`` is what the older ones count."""
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        """Take a batch's inputs into the metric; ``share`` is what they count."""
+
+    def refactor(self, damping: float) -> None:
+        """Make the metric from the sums as they are now."""
+
+    def aim(self, params: Params, decay: Params) -> None:
+        """Renew :attr:`moves` from the running gradient plus ``decay``, the penalty's gradient."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs."""
+
+
+class RunningLeastSquares:
+    """Running gradient, Gram matrix and mean of the inputs of a block ``g = A W^T + b``.
+
+    ``spread`` is the mean square of the gradient in g's output: the step of a block is divided by its root, so that
+    every block is asked to move its output by the same amount whatever gradient reaches it.
+    """
+
+    def __init__(self, block: Block, params: Params, groups: int, n_inputs: int) -> None:
+        self.block, self.groups, self.n_inputs = block, groups, n_inputs
+        W, self.bias = params["W"], "b" in params
+        stack = () if groups == 1 else (groups,)
+        self.gram = W.new_zeros((*stack, n_inputs, n_inputs), dtype=torch.float64)
+        self.mean = W.new_zeros((*stack, n_inputs), dtype=torch.float64)
+        self.spread = W.new_zeros((), dtype=torch.float64)
+        self.inverse = torch.zeros(self.gram.shape, dtype=W.dtype, device=W.device)
+        self.centre = torch.zeros(self.mean.shape, dtype=W.dtype, device=W.device)
+        self.scale = torch.zeros((), dtype=W.dtype, device=W.device)
+        self.gradient = {name: torch.zeros_like(p) for name, p in params.items()}
+        self.moves = {name: torch.zeros_like(p) for name, p in params.items()}
+
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    ) -> None:
+        operator = self.block.linear_operator(params, v, prediction, work)
+        assert operator is not None
+        product, sums, _ = operator.adjoint(gradient, False)
+        W = self.gradient["W"]
+        W.lerp_(product.reshape(W.shape).to(W.dtype), 1 - keep)
+        if self.bias:
+            self.gradient["b"].lerp_(sums.to(W.dtype), 1 - keep)
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        operator = self.block.linear_operator(params, v, prediction, work)
+        assert operator is not None
+        rows = operator.samples
+        self.gram.lerp_(operator.gram() / rows, share)
+        if self.bias:
+            self.mean.lerp_(operator.column_sums() / rows, share)
+        # Per sample, not per row: the gradient is that of a mean over samples
+        squared = work.total(work.counted(gradient.square()).sum(dtype=torch.float64))[0]
+        samples = work.samples(len(v))
+        self.spread.lerp_(squared * samples / (gradient[0].numel() / _positions(gradient)), share)
+
+    def refactor(self, damping: float) -> None:
+        centred = self.gram - self.mean[..., :, None] * self.mean[..., None, :]
+        mean_eigenvalue = centred.diagonal(dim1=-2, dim2=-1).mean(-1)
+        factor = damped_factor(centred, damping * mean_eigenvalue, self.inverse.dtype, EAGER)
+        self.scale.copy_((self.spread + TINY).rsqrt())
+        self.inverse.copy_(factor.inverse())
+        self.centre.copy_(self.mean)
+
+    def aim(self, params: Params, decay: Params) -> None:
+        shape = (-1, self.n_inputs) if self.groups == 1 else (self.groups, -1, self.n_inputs)
+        gradient = self.gradient["W"] + decay["W"] if "W" in decay else self.gradient["W"]
+        sums = self.gradient["b"] if self.bias else gradient.new_zeros(())
+        W, b = direction_W_b(
+            gradient.reshape(shape), sums, self.centre if self.bias else None, 1.0, DenseInverse(self.inverse)
+        )
+        torch.mul(W.reshape(gradient.shape), self.scale, out=self.moves["W"])
+        if b is not None:
+            torch.mul(b, self.scale, out=self.moves["b"])
+
+    def tensors(self) -> dict[str, Tensor]:
+        names = ("gram", "mean", "spread", "inverse", "centre", "scale")
+        found = {name: getattr(self, name) for name in names}
+        return found | {f"gradient.{name}": g for name, g in self.gradient.items()}
+
+
+class DenseInverse:
+    """``(C + t I)^-1`` as a matrix, in the place of its factor."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix
+
+    def solve(self, d: Tensor) -> Tensor:
+        """``d (C + t I)^-1`` for the rows of d."""
+        return d @ self.matrix
+
+
+def _positions(gradient: Tensor) -> int:
+    """How many rows of A one sample has: positions of an image, or of a sequence."""
+    return gradient[0, 0].numel() if gradient.ndim > 2 else 1
+
+
+class RunningGradient:
+    """Running gradient and running square of it, for a block that is not linear in its parameters."""
+
+    def __init__(self, block: Block, params: Params) -> None:
+        self.block = block
+        self.gradient = {name: torch.zeros_like(p) for name, p in params.items()}
+        self.square = {name: torch.zeros_like(p) for name, p in params.items()}
+        self.moves = {name: torch.zeros_like(p) for name, p in params.items()}
+        some = next(iter(params.values()))
+        self.scale = torch.zeros((), dtype=some.dtype, device=some.device)
+        self.length = torch.zeros((), dtype=torch.float64, device=some.device)
+
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    ) -> None:
+        found = self.block.parameter_gradient(params, v, gradient, work)
+        for name, g in found.items():
+            self.gradient[name].lerp_(g, 1 - keep)
+            self._latest = found
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        for name, g in self._latest.items():
+            self.square[name].lerp_(g.square(), share.to(g.dtype))
+        direction = self._direction({})
+        change = self.block.push_parameters(params, direction, v, prediction)
+        squared = work.total(work.counted(change.square()).sum(dtype=torch.float64))[0]
+        entries = change[0].numel() / _positions(change)
+        self.length.lerp_(squared / (work.samples(len(v)) * entries), share)
+
+    def refactor(self, damping: float) -> None:
+        self.scale.copy_((self.length + TINY).rsqrt() / (1 + damping))
+
+    def aim(self, params: Params, decay: Params) -> None:
+        for name, d in self._direction(decay).items():
+            torch.mul(d, self.scale, out=self.moves[name])
+
+    def _direction(self, decay: Params) -> Params:
+        total = {n: g + decay[n] if n in decay else g for n, g in self.gradient.items()}
+        return {name: -g / (self.square[name].sqrt() + TINY**0.5) for name, g in total.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"scale": self.scale, "length": self.length}
+        found |= {f"gradient.{name}": g for name, g in self.gradient.items()}
+        return found | {f"square.{name}": g for name, g in self.square.items()}

@@ -1,0 +1,49 @@
+"""The constants of streaming mode, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dladmm.base.settings import plain
+
+
+@dataclass(frozen=True)
+class StreamingOptions:
+    """The constants of streaming mode; chosen on validation data (docs/streaming.md), the same for every network.
+
+    Parameters
+    ----------
+    damping : float
+        Of the least-squares steps, over the mean eigenvalue of the metric.
+    momentum : float
+        What older gradients count in the running one.
+    stretch : float
+        The multiple of the Gauss-Newton step that is taken. With momentum .5 steps are stable up to 6 of it.
+    largest_change : float
+        Bound on the mean square change of the outputs in one step, in the metric of the loss: for softmax
+        cross-entropy that is twice the KL divergence between the predictions before and after.
+    largest_relative_change : float
+        Bound on the sum of the relative changes of the hidden links in one step. In deep networks the quadratic model
+        of the loss does not see them.
+    smoothing : float
+        The share of every label that is spread over all classes.
+    planned : bool
+        Steps shrink linearly to zero towards ``max_iter`` passes, and the last iterate is the network. Otherwise steps
+        stay and the network is the average.
+    """
+
+    damping: float = 10.0
+    momentum: float = 0.5
+    stretch: float = 2.0
+    largest_change: float = 0.3
+    largest_relative_change: float = 0.5
+    smoothing: float = 0.1
+    planned: bool = True
+
+    def __post_init__(self) -> None:
+        plain(self, "damping", float, "a number > 0", lambda v: v > 0)
+        for name in ("momentum", "smoothing"):
+            plain(self, name, float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+        for name in ("stretch", "largest_change", "largest_relative_change"):
+            plain(self, name, float, "a number > 0", lambda v: v > 0)
+        plain(self, "planned", bool, "True or False")

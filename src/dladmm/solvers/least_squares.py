@@ -1,0 +1,159 @@
+"""W and b of a block that is linear in them: ``argmin (c/2)||A W^T + 1 b^T - target||^2 + Omega(W)``.
+
+One solver for every such block; the block gives A as an :class:`Operator`. With ``E = A W^T + 1 b^T - target`` the
+problem is known by ``d = E^T A`` (the gradient in W over c), the column sums of E and A, and A's products or its Gram
+matrix. What b and W do to these sums is known from the Gram matrix or from the product that measures a step, so E is
+formed once and the cached prediction moved once for a whole sequence of updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dladmm.compute.execution import one_launch
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.work import Work
+from dladmm.regularizers import Regularizer
+from dladmm.solvers.operator import Operator, grouped
+from dladmm.solvers.terms import Params, Step
+from dladmm.solvers.weight_step import Move, direction_W, length_W, plus_penalty, step_W
+
+
+def update_linear_parameters(
+    order: Sequence[str], params: Params, A: Operator, penalty: Regularizer, work: Work
+) -> list[Step]:
+    """One step of W or b for every name in ``order``: Equations 6 to 13 in the order the schedule asks for."""
+    if order.count("W") > 1 and penalty.quadratic is not None and A.gram_pays and work.how.shortcuts:
+        return _on_gram(order, params, A, penalty, work)
+    return [step for part in _with_one_W(order) for step in _on_products(part, params, A, penalty, work)]
+
+
+def _with_one_W(order: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The order cut before every W but the first."""
+    cuts = [i for i, name in enumerate(order) if name == "W"][1:]
+    return (order[begin:end] for begin, end in pairwise([0, *cuts, len(order)]))
+
+
+def _on_products(
+    order: Sequence[str], params: Params, A: Operator, penalty: Regularizer, work: Work
+) -> list[Step]:
+    """With products of the rows: the product that says how far W goes is what the prediction moves by."""
+    d, sums, ones = A.gradient("b" in order)
+    steps: list[Step] = []
+    move: Move | None = None
+    shift: Tensor | None = None
+    for name in order:
+        if name == "W":
+            move = step_W(params, d, A, penalty, work)
+            steps.append(move.step)
+            continue
+        assert ones is not None
+        if move is not None:
+            sums = sums + move.multiple * _times_ones(move.heading, ones)
+        shift, step = mean_b(params, sums, A, work)
+        steps.append(step)
+        if move is None:
+            _add_outer(d, shift, ones)
+    A.advance(None if move is None else move.products, None if move is None else move.multiple, shift)
+    return steps
+
+
+def _on_gram(
+    order: Sequence[str], params: Params, A: Operator, penalty: Regularizer, work: Work
+) -> list[Step]:
+    """The same with the Gram matrix, ``||A h^T||^2 = <h A^T A, h>``, from which the next gradient follows as well.
+
+    Two products with the samples, one for E^T A and one for the prediction, however many steps are made.
+    """
+    W, gram, before = params["W"], A.gram(), params["W"].clone()
+    product, sums, _ = A.gradient(False)
+    product, steps = product.double(), []
+    ones = A.column_sums() if "b" in order else None
+    shifts: list[Tensor] = []
+    for name in order:
+        if name == "b":
+            assert ones is not None
+            shift, step = mean_b(params, sums, A, work)
+            _add_outer(product, shift.double(), ones)
+            sums = sums + A.samples * shift.double()
+            shifts.append(shift)
+        else:
+            d = plus_penalty(product.clone(), grouped(W, A), penalty.quadratic, A.weight)
+            heading = direction_W(d, A, penalty, work).double()
+            moved_squared = ((heading @ gram) * heading).sum()
+            multiple, step = length_W(d, heading, moved_squared, A, penalty, work)
+            move = (heading * multiple).to(W.dtype)
+            W.add_(move.reshape(W.shape))
+            product += move.double() @ gram
+            if ones is not None:
+                sums = sums + _times_ones(move, ones)
+        steps.append(step)
+    total = torch.stack(shifts).sum(0) if shifts else None
+    A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), total)
+    return steps
+
+
+# b -----------------------------------------------------------------------------------------------------------------
+
+
+def mean_b(params: Params, sums: Tensor, A: Operator, work: Work) -> tuple[Tensor, Step]:
+    """``argmin_b (c/2)||E + 1 b'^T||^2``: the mean residual over the samples, from its column sums.
+
+    The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
+    constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu).
+    """
+    shift, squared, rate = _mean(work.how, sums, params["b"], samples=A.samples, weight=A.weight)
+    return shift, Step("b", squared, rate)
+
+
+@one_launch
+def _mean(
+    sums: Tensor, b: Tensor, *, samples: float | Tensor, weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``b -= sums / samples`` in place; the shift, its squared length and what it promises."""
+    shift = -(sums / samples).to(b.dtype)
+    b += shift
+    return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
+
+
+class Metric(Protocol):
+    """A factored matrix ``C + t I``."""
+
+    def solve(self, d: Tensor) -> Tensor:
+        """``d (C + t I)^-1`` for the rows of d."""
+
+
+def direction_W_b(
+    d: Tensor, sums: Tensor, ones: Tensor | None, samples: float | Tensor, factor: Metric
+) -> tuple[Tensor, Tensor | None]:
+    """W and b solved together: ``argmin (c/2)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
+
+    With the mean ``m = 1^T A / N`` eliminated, ``W' = -(d - (1^T E) m^T) (C + t I)^-1`` and
+    ``b' = -1^T E / N - W' m``; the factor is that of the centred Gram matrix ``C = A^T A - N m m^T``. ``ones`` is None
+    where there is no b.
+    """
+    if ones is None:
+        return -factor.solve(d), None
+    mean = ones / samples
+    centred = d.clone()
+    _add_outer(centred, -sums, mean)
+    W = -factor.solve(centred)
+    return W, -(sums / samples).to(W.dtype) - _times_ones(W, mean).to(W.dtype)
+
+
+def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:
+    """``d += shift ones^T``, group by group."""
+    if d.ndim == 2:
+        d.addr_(shift.to(d.dtype), ones.to(d.dtype))
+    else:
+        d += shift.to(d.dtype).reshape(*d.shape[:2], 1) * ones.to(d.dtype).reshape(len(d), 1, -1)
+
+
+def _times_ones(heading: Tensor, ones: Tensor) -> Tensor:
+    """``heading 1^T A``, one number per output."""
+    return (heading.double() @ ones.double()[..., None])[..., 0].flatten()

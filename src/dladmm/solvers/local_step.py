@@ -1,0 +1,151 @@
+"""One majorised step with the local gradient of a single block, for blocks without closed forms (Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dladmm.compute.norms import squared_norm
+from dladmm.compute.work import Work, like_rows
+from dladmm.regularizers import Regularizer
+from dladmm.solvers.subproblems import Trial, rise_of_square, searched
+from dladmm.solvers.terms import Anchor, Params, Term
+
+Evaluate = Callable[[list[Tensor]], Tensor]
+Point = Callable[[float, list[Tensor]], list[Tensor]]
+
+
+class Found:
+    """Where a majorised step ended."""
+
+    def __init__(self, values: list[Tensor], squared: Tensor, rate: Tensor) -> None:
+        self.values, self.squared, self.rate = values, squared, rate
+
+
+def local_gradients(
+    values: list[Tensor], evaluate: Evaluate, term: Term, counts: Tensor | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """The prediction and the gradient of ``(weight/2)||target - evaluate(values)||^2`` in the values.
+
+    Parameters sum over the samples, row i ``counts_i`` times; a sample's own variables know of one sample.
+    """
+    leaves = [value.detach().requires_grad_() for value in values]
+    with torch.enable_grad():
+        prediction = evaluate(leaves)
+        pull = term.weight * (prediction.detach() - term.target)
+        pull = pull if counts is None else pull * like_rows(counts, pull)
+        gradients = torch.autograd.grad(prediction, leaves, pull, allow_unused=True)
+    filled = [
+        torch.zeros_like(x) if g is None else g.detach() for x, g in zip(leaves, gradients, strict=True)
+    ]
+    return prediction.detach(), filled
+
+
+def proximal_point(params: Params, penalty: Regularizer, penalised: Sequence[str]) -> Point:
+    """``x+`` of a gradient step at a curvature, with the prox of the penalty on the parameters it applies to."""
+    start = dict(params)
+
+    def point(curvature: float, gradients: list[Tensor]) -> list[Tensor]:
+        moved = zip(start, start.values(), gradients, strict=True)
+        stepped = [(name, p - g / curvature) for name, p, g in moved]
+        return [penalty.prox(p, 1.0 / curvature) if name in penalised else p for name, p in stepped]
+
+    return point
+
+
+def majorised_step(
+    start: list[Tensor],
+    evaluate: Evaluate,
+    point: Point,
+    anchor: Anchor | None,
+    term: Term,
+    work: Work,
+    kind: str,
+) -> Found:
+    """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
+
+    A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
+    only the difference of the predictions is searched. When the cap is reached nothing moves.
+    """
+    old, gradients = local_gradients(start, evaluate, term, work.counts if anchor is None else None)
+    if anchor is None:  # parameters, which all samples speak of
+        gradients = list(work.total(*gradients))
+    residual = old - term.target
+    # Of what moves: a sample's variables count as often as it does
+    counts = None if anchor is None else work.counts
+
+    def everywhere(*numbers: float) -> Sequence[float]:
+        """Sums over the samples of this process as sums over all."""
+        if work.shards is None:
+            return numbers
+        found: list[float] = work.total(old.new_tensor(numbers, dtype=torch.float64))[0].tolist()
+        return found
+
+    def lengths(*numbers: float) -> Sequence[float]:
+        """The same of sums over the entries of what moves, which parameters have alike on every rank."""
+        return numbers if anchor is None else everywhere(*numbers)
+
+    own = 0.0
+    if anchor is not None:
+        own = anchor.weight
+        centre = start[0] - anchor.value
+        gradients[0] = gradients[0] + own * centre
+    zero = torch.zeros((), dtype=torch.float64, device=old.device)
+    first = _first_curvature(work, kind, term.weight, own)
+    if lengths(sum(float(squared_norm(g)) for g in gradients))[0] == 0.0:
+        return Found(start, zero, torch.full_like(zero, first / 2))
+    values, new = start, old
+
+    @torch.no_grad()
+    def trial(curvature: float) -> Trial:
+        nonlocal values, new
+        values = point(curvature, gradients)
+        new = evaluate(values)
+        moves = [moved - x for moved, x in zip(values, start, strict=True)]
+        pairs = zip(gradients, moves, strict=True)
+        change, gap = (_rooted(x.double(), work.counts) for x in (new - old, residual))
+        rise = term.weight / 2 * float(rise_of_square(change, gap))
+        if anchor is not None:
+            rise += own * _inner(moves[0], centre + moves[0] / 2, counts)
+        return Trial(
+            *everywhere(rise),
+            *lengths(
+                sum(_inner(g, move, counts) for g, move in pairs),
+                sum(float(squared_norm(move, counts)) for move in moves),
+            ),
+        )
+
+    def slack() -> float:
+        squared = float(squared_norm(residual, work.counts))
+        return torch.finfo(old.dtype).eps * term.weight / 2 * everywhere(squared)[0]
+
+    curvature = searched(trial, first, slack, work.options)
+    if curvature is None:
+        return Found(start, zero, torch.full_like(zero, first / 2))
+    work.curvatures[kind] = curvature
+    term.prediction.copy_(new)
+    moves = zip(values, start, strict=True)
+    (squared,) = lengths(sum(float(squared_norm(moved - x, counts)) for moved, x in moves))
+    return Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+
+
+def _rooted(x: Tensor, counts: Tensor | None) -> Tensor:
+    """Rows times the root of how often they count, so that squares count so often."""
+    return x if counts is None else x * like_rows(counts.to(x.dtype).sqrt(), x)
+
+
+def _inner(x: Tensor, y: Tensor, counts: Tensor | None) -> float:
+    """``<x, y>`` in float64, every row as often as it counts."""
+    product = x.double() * y.double()
+    return float((product if counts is None else product * like_rows(counts.double(), product)).sum())
+
+
+def _first_curvature(work: Work, kind: str, weight: float, own: float) -> float:
+    """Where a search starts: t0 or alpha0 where they are given, else a quarter of what was accepted last."""
+    given = work.options.alpha0 if kind == "B" else work.options.t0
+    if given is not None:
+        return given
+    remembered = work.curvatures.get(kind)
+    return max(weight, own) if remembered is None else max(remembered / 4, own)
