@@ -60,3 +60,10 @@ def test_the_seed_may_draw_the_split():
     drawn = cells(small(split_by_seed=True, seeds=2), "cpu")
     assert [cell.data for cell in drawn[:2]] == [{"seed": 0}, {"seed": 1}]
     assert drawn[1].settings["seed"] == 1
+
+
+def test_settings_of_a_mode_that_is_not_used_do_not_make_another_cell():
+    assert all("streaming" not in cell.settings for cell in cells(small(), "cpu"))
+    methods = {"streaming": {"trainer": "dladmm", "mode": "streaming"}}
+    streaming = small(methods=methods, grid={"neurons": [2]})
+    assert "streaming" in cells(streaming, "cpu")[0].settings

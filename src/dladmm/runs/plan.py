@@ -141,7 +141,9 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
         known["nu"] = options["mu"]
     full = asdict(make_options(options.get("preset", "default"), **known))
     full |= full.pop("subproblems")
-    skipped = ("max_iter", "diagnostics_every")
+    skipped = {"max_iter", "diagnostics_every"}
+    if options.get("mode") != "streaming":  # its settings change no other mode, and cells are older than it
+        skipped.add("streaming")
     return {name: value for name, value in full.items() if value is not None and name not in skipped}
 
 
