@@ -188,6 +188,33 @@ def _plain_signs(_app: Sphinx, _what: str, _name: str, _object: Any, _options: A
             literal_above = indent
 
 
+SECTIONS = ("Parameters", "Attributes", "Returns", "Raises", "Notes", "Examples")
+
+
+def _numpydoc_sections(
+    _app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+) -> None:
+    """Render numpydoc sections as a heading with a list; napoleon would make a reference of every word of a type."""
+    shown: list[str] = []
+    section = ""
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line in SECTIONS and following and set(following) == {"-"}:
+            section = line
+            shown += [f".. rubric:: {line}", ""]
+        elif section and line and set(line) == {"-"}:
+            continue
+        elif section in SECTIONS[:4] and line and not line.startswith(" "):
+            names, _, kind = line.partition(" : ")
+            if section in SECTIONS[:2]:
+                names = ", ".join(f"``{name}``" for name in names.split(", "))
+            shown += ["", f"- {names} : {kind}" if kind else f"- {names}", ""]
+        elif section in SECTIONS[:4]:
+            shown.append(line[2:])
+        else:
+            shown.append(line)
+    lines[:] = shown
+
+
 def _existing_pages(_app: Sphinx, docname: str, source: list[str]) -> None:
     """The index names some pages that may not be there yet, and ends one list with ``*``: all that it does not name."""
     if docname == "index":
@@ -204,6 +231,7 @@ MAYBE = ("distributed", "scaling", "reliability", "security")
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_post_transform(NamesInProse)
+    app.connect("autodoc-process-docstring", _numpydoc_sections)
     app.connect("autodoc-process-docstring", _plain_signs)
     app.connect("source-read", _existing_pages)
     app.connect("missing-reference", _exists_elsewhere)

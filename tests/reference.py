@@ -58,7 +58,7 @@ class ReferenceMLP:
         return self.risk(self.z[self.L]) + omega + self.phi()
 
     def gradient_of_prediction(self, l):
-        """d phi / d (W_l a_{l-1} + b_l), one row a sample."""
+        """d phi / d (W_l a_{l-1} + b_l), one row per sample."""
         prediction = self.a[l - 1] @ self.W[l].T + self.b[l]
         if l == self.L:
             return self.rho * (prediction - self.z[l]) - self.u

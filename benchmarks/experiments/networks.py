@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dladmm.cli.run_data import Rows
+from dladmm.cli.run_data import TableData
 from dladmm.network.chain import Chain, mlp
 from dladmm.network.recurrent_module import Recurrent
 
 
-def cnn(rows: Rows, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
+def cnn(rows: TableData, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Two convolutions and a hidden linear layer, for digits (64 pixels) or MNIST (784)."""
     if rows.x_train.shape[1] == 64:
         return nn.Sequential(
@@ -34,23 +34,23 @@ class StraightThrough(nn.Module):
         return soft + (torch.where(z >= 0, 1.0, -1.0) - soft).detach()
 
 
-def elman(rows: Rows, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
+def elman(rows: TableData, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Reads an image row by row."""
     return _recurrent(nn.RNN, rows)
 
 
-def gru(rows: Rows, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
+def gru(rows: TableData, trainer: str, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Reads an image row by row."""
     return _recurrent(nn.GRU, rows)
 
 
-def _recurrent(kind: type[nn.RNN] | type[nn.GRU], rows: Rows) -> nn.Sequential:
+def _recurrent(kind: type[nn.RNN] | type[nn.GRU], rows: TableData) -> nn.Sequential:
     side = round(rows.x_train.shape[1] ** 0.5)
     layer = Recurrent(kind(side, 64, batch_first=True))
     return nn.Sequential(nn.Unflatten(1, (side, side)), layer, nn.Linear(64, 10))
 
 
-def sign(rows: Rows, trainer: str, hidden: Sequence[int], activation: str) -> nn.Module | Chain:
+def sign(rows: TableData, trainer: str, hidden: Sequence[int], activation: str) -> nn.Module | Chain:
     """One hidden layer of 400 signs; a gradient method gets the straight-through estimator."""
     pixels = rows.x_train.shape[1]
     if trainer == "accelerated":

@@ -18,14 +18,23 @@ from dladmm.base.spec import Named, from_spec, number
 
 
 class Regularizer(Named, ABC):
-    """A penalty Omega(W): convex, and continuous except for the indicator :class:`NonNegative`."""
+    """A penalty Omega(W) on a weight W of any shape: convex, and continuous except for constraints.
+
+    Methods take and return tensors of the shape of W unless they say otherwise.
+    """
+
+    is_zero: ClassVar[bool] = False
+    """Whether Omega = 0, so that nothing needs to be computed."""
+
+    is_constraint: ClassVar[bool] = False
+    """Whether Omega is the indicator of a set (infinite outside), which gradient methods cannot handle."""
 
     @property
     @abstractmethod
     def quadratic(self) -> float | Tensor | None:
         """lambda when Omega(W) = (lambda/2)||W||^2 (0.0 for no penalty), else None.
 
-        A tensor without dimensions where it is a share that the device has found (:meth:`times`).
+        A 0-d tensor where :meth:`times` was given one: it stays on the device.
         """
 
     @property
@@ -36,7 +45,7 @@ class Regularizer(Named, ABC):
     @property
     @abstractmethod
     def coercive(self) -> bool:
-        """Whether Omega(W) grows without bound with ||W||: what Assumption 2 of the paper asks for."""
+        """Whether Omega(W) grows without bound with ||W||, as Assumption 2 of the paper requires."""
 
     @abstractmethod
     def value(self, W: Tensor) -> Tensor:
@@ -48,10 +57,13 @@ class Regularizer(Named, ABC):
 
     @abstractmethod
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
-        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient, as Lemma 1 asks."""
+        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient, as in Lemma 1."""
 
     def times(self, share: float | Tensor) -> Regularizer:
-        """``share * Omega``; a constraint stays as it is. Only a quadratic penalty takes a tensor without asking it."""
+        """``share * Omega``; a constraint is returned unchanged.
+
+        A 0-d tensor ``share`` is used without synchronisation by quadratic penalties only.
+        """
         return self
 
 
@@ -126,7 +138,7 @@ class L2(Regularizer):
     def times(self, share: float | Tensor) -> Regularizer:
         if not isinstance(share, Tensor):
             return L2(share * self.strength)
-        shared = L2()  # a tensor is not looked at, so it cannot be checked
+        shared = L2()  # reading a tensor would synchronise, so it is not validated
         object.__setattr__(shared, "strength", share * self.strength)
         return shared
 
@@ -165,9 +177,10 @@ class L1(Regularizer):
 
 @dataclass(frozen=True)
 class NoPenalty(Regularizer):
-    """argmin_X (1/(2t))||X - W||^2 = W: the gradient step of equations (9) and (11) as it is."""
+    """argmin_X (1/(2t))||X - W||^2 = W: Omega = 0, the unchanged gradient step of equations (9) and (11)."""
 
     name: ClassVar[str] = "none"
+    is_zero: ClassVar[bool] = True
 
     @property
     def quadratic(self) -> float | None:
@@ -191,11 +204,12 @@ class NoPenalty(Regularizer):
 class NonNegative(Regularizer):
     """argmin_{X >= 0} (1/(2t))||X - W||^2 = max(W, 0); equations (9) and (11).
 
-    Omega is the indicator of W >= 0: zero there, infinite elsewhere. The paper asks for a continuous Omega,
-    so its theorems do not cover this one; descent holds all the same once W is feasible.
+    Omega is the indicator of W >= 0: zero there, infinite elsewhere. The paper requires a continuous Omega, so its
+    theorems do not cover this one; descent still holds once W is feasible.
     """
 
     name: ClassVar[str] = "non_negative"
+    is_constraint: ClassVar[bool] = True
 
     @property
     def quadratic(self) -> float | None:
@@ -228,5 +242,5 @@ REGULARIZERS: dict[str, type[Regularizer]] = {
 
 
 def get_regularizer(spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
-    """The penalty that ``spec`` stands for: None, a name such as "l2", a dictionary, or the object itself."""
+    """The penalty for ``spec``: None, a name ("l2"), a dictionary {"name": "l1", "strength": 0.1}, or the object."""
     return NoPenalty() if spec is None else from_spec("regularizer", REGULARIZERS, Regularizer, spec)

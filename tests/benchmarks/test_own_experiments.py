@@ -12,16 +12,16 @@ from experiments.networks import NETWORKS, StraightThrough
 
 import dladmm
 from dladmm.base.errors import InputError
-from dladmm.cli.run_data import Rows
+from dladmm.cli.run_data import TableData
 from dladmm.network.chain import Chain
 from dladmm.runs.plan import cells
 from dladmm.runs.problem import Problem
 
 
-def rows(pixels: int) -> Rows:
+def rows(pixels: int) -> TableData:
     rng = np.random.default_rng(0)
     x, y = rng.random((12, pixels), dtype=np.float32), np.arange(12) % 10
-    return Rows(x, y, x, y, 10, list(range(10)))
+    return TableData(x, y, x, y, 10, list(range(10)))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -233,7 +233,7 @@ def test_what_cannot_be_a_recurrent_layer_is_named(make, error, message):
 
 def test_the_targets_of_every_step_must_have_the_steps(sequences):
     X, first, largest = sequences
-    with pytest.raises(InputError, match="answers at"):
+    with pytest.raises(InputError, match="has outputs at"):
         train(network(LAYERS[0], last=False), X, largest[:, :2])
     with pytest.raises(InputError):
         train(network(LAYERS[0], last=False), X, first)

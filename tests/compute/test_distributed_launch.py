@@ -31,7 +31,7 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
     assert json.loads(stdout)["iterations"] == 6
     assert stderr.count("data       ") == 1  # the first rank speaks for all
     assert "30 training rows, 8 test rows, 5 features, 3 classes on rank 0 of 2" in stderr
-    assert "bytes an iteration on each of 2 ranks" in stderr
+    assert "bytes per iteration on each of 2 ranks" in stderr
     assert json.loads(stdout)["traffic"]["ranks"] == 2
     settings = RunConfig(npz=str(npz), hidden=(6,), max_iter=6, dtype="float64", out=str(tmp_path / "one"))
     run_training(settings, resume=False)

@@ -305,7 +305,7 @@ def test_what_cannot_be_cut_into_chunks_is_refused():
         train(convolution, x.reshape(20, 1, 4, 4), y, max_memory="1GB")
     with pytest.raises(InputError, match="has no option max_memory"):
         train_baseline("adam", mlp([16, 3, 2]), x, y, max_memory="1GB")
-    with pytest.raises(InputError, match="max_memory is for networks of samples"):
+    with pytest.raises(InputError, match="max_memory is not supported for graphs"):
         train_graph(x, np.array([[0, 1], [1, 0]]), y, train_mask=np.ones(20, bool), max_memory="1GB")
 
 

@@ -27,7 +27,7 @@ from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.engine.sweep import Engine, _share
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import Chain
-from dladmm.network.dropping import RowDrops
+from dladmm.network.input_dropout import InputDropout
 from dladmm.network.scaling import RARITY, Scaling
 from dladmm.regularizers import L1, L2, ElasticNet, NonNegative, NoPenalty, get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
@@ -346,8 +346,8 @@ def test_equal_rows_lose_equal_entries_in_any_order():
     x = drawn(50, 30)
     order = torch.randperm(150, generator=generator(1))
     repeated = x.repeat(3, 1)[order]
-    once = RowDrops(x, 5).apply(x, 0.3, 7)
-    many = RowDrops(repeated, 5).apply(repeated, 0.3, 7)
+    once = InputDropout(x, 5).apply(x, 0.3, 7)
+    many = InputDropout(repeated, 5).apply(repeated, 0.3, 7)
     assert torch.equal(many, once.repeat(3, 1)[order])
     assert len(torch.unique(once == 0, dim=0)) == 50  # and different rows lose different ones
 
@@ -355,7 +355,7 @@ def test_equal_rows_lose_equal_entries_in_any_order():
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.9])
 def test_the_share_is_right_and_the_mean_stays(share):
     x = drawn(400, 100)
-    kept = torch.stack([RowDrops(x, 0).apply(x, share, turn) for turn in range(5)])
+    kept = torch.stack([InputDropout(x, 0).apply(x, share, turn) for turn in range(5)])
     gone = (kept == 0).double()
     n = gone.numel()
     assert float(gone.mean()) == pytest.approx(share, abs=3 * (share * (1 - share) / n) ** 0.5)
@@ -367,14 +367,14 @@ def test_the_share_is_right_and_the_mean_stays(share):
 
 def test_without_a_share_nothing_changes():
     x = drawn(20, 6)
-    assert torch.equal(RowDrops(x, 0).apply(x, 0.0, 1), x)
+    assert torch.equal(InputDropout(x, 0).apply(x, 0.0, 1), x)
 
 
 def test_turns_seeds_rows_and_columns_are_independent():
     x = drawn(300, 200)
 
     def gone(seed, turn):
-        return (RowDrops(x, seed).apply(x, 0.5, turn) == 0).double()
+        return (InputDropout(x, seed).apply(x, 0.5, turn) == 0).double()
 
     first = gone(0, 64)
     for other in (gone(0, 65), gone(0, 128), gone(1, 64)):
@@ -392,7 +392,7 @@ def test_turns_seeds_rows_and_columns_are_independent():
 def test_neighbouring_rows_are_independent():
     """Rows on a lattice, whose projections differ by little and regularly."""
     x = torch.cartesian_prod(*[torch.arange(8, dtype=F64) / 8] * 3)
-    gone = torch.cat([(RowDrops(x, 0).apply(x + 1, 0.5, turn) == 0).double() for turn in range(64)], 1)
+    gone = torch.cat([(InputDropout(x, 0).apply(x + 1, 0.5, turn) == 0).double() for turn in range(64)], 1)
     correlation = torch.corrcoef(gone) - torch.eye(512)
     assert float(correlation.abs().max()) < 6 / gone.shape[1] ** 0.5
     assert float(correlation.square().mean()) == pytest.approx(1 / gone.shape[1], rel=0.1)
@@ -403,7 +403,7 @@ def test_neighbouring_rows_are_independent():
 def test_any_shape_and_dtype(shape, dtype):
     x = drawn(*shape).to(dtype)
     before = x.clone()
-    dropped = RowDrops(x, 0).apply(x, 0.5, 3)
+    dropped = InputDropout(x, 0).apply(x, 0.5, 3)
     assert dropped.dtype == dtype
     assert dropped.device == x.device
     assert dropped.shape == x.shape

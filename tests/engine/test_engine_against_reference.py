@@ -93,9 +93,7 @@ def test_without_shortcuts_the_bits_are_the_same(solver, counted, shares, sample
     two steps of W are not made on the Gram matrix; with 40 they are, which rounds differently."""
     states = []
     for shortcuts in (True, False):
-        _, engine, state = paired(
-            4, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1, samples=samples
-        )
+        _, engine, state = paired(4, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1, samples=samples)
         engine.how = Execution(shortcuts=shortcuts)
         if counted:
             engine.counts = torch.arange(1.0, len(engine.x) + 1, dtype=torch.float64)[:, None] / 12

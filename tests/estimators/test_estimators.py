@@ -185,7 +185,7 @@ def test_float32_and_float64(iris):
     ("parameters", "message"),
     [
         ({"mode": "accelerated-ish"}, "mode must be"),
-        ({"loss": "squared"}, "loss must be one of classification"),
+        ({"loss": "squared"}, "loss must be a classification loss"),
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes must be"),
         ({"activation": "swish"}, "relu"),
         ({"rho": -1}, "rho must be a positive"),

@@ -85,7 +85,7 @@ def test_warns_at_max_iter(graph):
         (lambda g: GCNClassifier().fit(g.x, g.y, edge_index=g.edge_index), "train_mask is missing"),
         (lambda g: GCNClassifier().fit(g, g.y), "not both"),
         (lambda g: GCNClassifier(mode="fast").fit(g), "mode must be"),
-        (lambda g: GCNClassifier(loss="squared").fit(g), "loss must be one of classification"),
+        (lambda g: GCNClassifier(loss="squared").fit(g), "loss must be a classification loss"),
         (lambda g: GCNClassifier(mu=-1).fit(g), "nu must be a positive"),
     ],
 )

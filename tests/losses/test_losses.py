@@ -225,9 +225,9 @@ def test_a_loss_of_your_own(rng: torch.Generator) -> None:
     torch.testing.assert_close(Risk(summed, target).prox(v, 0.5), Risk(loss, target).prox(v, 0.5))
     mean = torch.full((N, 1), 1 / N, dtype=torch.float64)
     torch.testing.assert_close(Risk(summed, target, mean).value(v), Risk(loss, target, mean).value(v))
-    with pytest.raises(InputError, match="with unequal row weights it must return one loss a row"):
+    with pytest.raises(InputError, match="with unequal row weights it must return one loss per row"):
         Risk(summed, target, torch.arange(N, dtype=torch.float64)[:, None]).value(v)
-    with pytest.raises(InputError, match=r"fn must return one loss a row, shape \(40,\), or their sum"):
+    with pytest.raises(InputError, match=r"fn must return one loss per row, shape \(40,\), or their sum"):
         CallableLoss(lambda z, t: z - t, H=1.0).rows(v, target)
     with pytest.raises(InputError, match="cannot be written to a file"):
         loss.to_spec()

@@ -204,7 +204,7 @@ def test_a_log_that_cannot_be_written(blobs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(logger, "_log", fail)
     with pytest.warns(
-        CallbackWarning, match="CSVLogger failed: .*No space left.* goes on without it"
+        CallbackWarning, match="CSVLogger failed: .*No space left.* continues without it"
     ) as caught:
         result = train(mlp([5, 3]), *blobs, max_iter=5, callbacks=[logger])
     assert result.history.n_iter == 5

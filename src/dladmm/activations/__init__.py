@@ -24,12 +24,12 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 
 
 def get_activation(spec: str | dict[str, Any] | Activation) -> Activation:
-    """The activation that ``spec`` stands for: a name such as "relu", a dictionary, or the object itself."""
+    """The activation for ``spec``: a name such as "relu", a dictionary {"name": "elu", "alpha": 2.0}, or the object."""
     return from_spec("activation", ACTIVATIONS, Activation, spec)
 
 
 def from_module(module: nn.Module) -> Activation | None:
-    """The activation that a torch module computes, None if it is not one of ours."""
+    """The activation that a torch module computes; None if this library does not have it."""
     found = (cls.from_module(module) for cls in ACTIVATIONS.values())
     return next((activation for activation in found if activation is not None), None)
 

@@ -1,4 +1,4 @@
-"""What every activation can do."""
+"""The base class of all activations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from dladmm.base.spec import Named, number
 class Activation(Named, ABC):
     """argmin_z (z - m)^2 + weight (a - f(z))^2, entry by entry: the z_l-update, equations (4) and (14).
 
-    It is the projection of the point (m, a) onto the graph of f, heights counted with a factor sqrt(weight).
-    The graph is curved, so there may be several local minimisers; ``argmin`` returns a global one, which is
-    what the descent proof needs.
+    It is the projection of the point (m, a) onto the graph of f, with heights scaled by sqrt(weight). The graph is
+    curved, so there may be several local minimisers; :meth:`argmin` returns a global one, as the descent proof needs.
+    All methods work entry by entry: tensors of any shape in, tensors of the same shape out.
     """
 
     continuous: ClassVar[bool] = True
     """False for functions with jumps: Assumption 1 of the paper cannot hold for them, descent still does."""
+
+    @property
+    def n_levels(self) -> int:
+        """Number of levels of a step function (2 for sign); 0 for functions without jumps."""
+        return 0
 
     @abstractmethod
     def __call__(self, z: Tensor) -> Tensor:
@@ -29,14 +34,14 @@ class Activation(Named, ABC):
 
     @abstractmethod
     def derivative(self, z: Tensor) -> Tensor:
-        """f'(z); at a kink what torch takes there (0 for relu), zero for functions with jumps."""
+        """f'(z); at a kink the value torch uses (0 for relu), zero for step functions."""
 
     def write(self, z: Tensor, out: Tensor) -> Tensor:
-        """f(z), written into ``out``: where it is evaluated often, fresh memory would cost more than f."""
+        """Write f(z) into ``out`` and return it; allocating a new tensor would cost more than evaluating f."""
         return out.copy_(self(z))
 
     def write_derivative(self, z: Tensor, out: Tensor) -> Tensor:
-        """f'(z), written into ``out``."""
+        """Write f'(z) into ``out`` and return it."""
         return out.copy_(self.derivative(z))
 
     @abstractmethod
@@ -44,7 +49,7 @@ class Activation(Named, ABC):
         """A global minimiser over z of (z - m)^2 + weight (a - f(z))^2, entry by entry."""
 
     def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
-        """:meth:`argmin` of a part that fits into the cache, the weight being a number > 0 already."""
+        """:meth:`argmin` for a part that fits into the cache; ``weight`` has been checked to be > 0."""
         return self.argmin(m, a, weight)
 
     @abstractmethod
@@ -53,11 +58,11 @@ class Activation(Named, ABC):
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """An ordinary torch module that computes f."""
+        """A torch module that computes f."""
 
     @classmethod
     def from_module(cls, module: nn.Module) -> Activation | None:
-        """The activation of this class that ``module`` computes, None if it computes something else."""
+        """The activation of this class that ``module`` computes; None if it computes something else."""
         return None
 
 
@@ -67,12 +72,12 @@ def checked_weight(weight: float) -> float:
 
 
 def part_size(tensor: Tensor) -> int:
-    """How many entries to treat at once: few enough for the cache of a CPU, for temporaries on a GPU."""
+    """Entries to process at once: bounded by the cache on a CPU, by the memory for temporaries on a GPU."""
     return 1 << (24 if tensor.is_cuda else 16)
 
 
 def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The tensors, all of one shape, cut alike into flat parts."""
+    """Tensors of one shape, flattened and split into matching parts."""
     size = part_size(tensors[0])
     return zip(*(torch.split(tensor.reshape(-1), size) for tensor in tensors), strict=True)
 
@@ -80,9 +85,9 @@ def parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def objective_gain(
     z: Tensor, f: Tensor, z_other: Tensor, f_other: Tensor, m: Tensor, a: Tensor, weight: float
 ) -> Tensor:
-    """By how much z is better than z_other, f being f(z).
+    """The objective at z_other minus the objective at z, where f = f(z) and f_other = f(z_other).
 
-    Not the difference of two rounded values: that could not tell points apart that are sqrt(eps) away.
+    It is not computed as a difference of two rounded values, which could not distinguish points sqrt(eps) apart.
     """
     gain = (z_other - m).add_(z).sub_(m).mul_(z_other - z)
     return gain.addcmul_((f_other - a).add_(f).sub_(a), f_other - f, value=weight)

@@ -1,4 +1,4 @@
-"""Activations with jumps: what back-propagation cannot train. Their pieces are level."""
+"""Step functions (sign, step, quantised), whose derivative is zero and which back-propagation cannot train."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from dladmm.base.spec import number
 class JumpFunction(PiecewiseLinear):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a staircase f, continuous from the right; eq. (4), (14).
 
-    The candidates are m itself and, for every other level, the end of its step that is nearest to m. The
-    limit from the left of a jump is not attained: the answer is then the largest number below it.
+    The candidates are m itself and, for every other level, the end of its step that is nearest to m. The limit from
+    the left of a jump is not attained: the largest floating-point number below the jump is returned instead.
     """
 
     continuous: ClassVar[bool] = False
+
+    @property
+    def n_levels(self) -> int:
+        return len(self.pieces())
 
     def derivative(self, z: Tensor) -> Tensor:
         return torch.zeros_like(z)
@@ -31,7 +35,7 @@ class JumpFunction(PiecewiseLinear):
         return self._select(z, [piece.intercept for piece in self.pieces()])
 
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
-        """|z - m|, but at the end of a step the outward side is free where the next level is no better."""
+        """|z - m|; at the end of a step only the inward part counts where the next level is no better."""
         checked_weight(weight)
         pieces, (starts, ends) = self.pieces(), self._ends(z.dtype)
         slope = z - m
@@ -79,7 +83,7 @@ class Step(JumpFunction):
 class Quantised(JumpFunction):
     """argmin_z (z - m)^2 + weight (a - q(z))^2, q the nearest of ``levels`` equal steps; eq. (4) and (14).
 
-    The levels run from ``low`` to ``high``; half-way between two, q takes the upper one.
+    The levels are equally spaced from ``low`` to ``high``; half-way between two, q takes the upper one.
     """
 
     name: ClassVar[str] = "quantised"

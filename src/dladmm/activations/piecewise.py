@@ -1,4 +1,4 @@
-"""Piecewise linear activations, with or without jumps: project on every piece, keep the nearest point."""
+"""Piecewise linear activations, with or without jumps: project onto every piece, keep the nearest point."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Piece(NamedTuple):
 class PiecewiseLinear(Activation):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for f made of straight pieces; equations (4) and (14).
 
-    On a piece with slope s and intercept t the minimiser is (m + weight s (a - t)) / (1 + weight s^2),
-    clipped to the ends of the piece; the best of the pieces is the answer, exactly. A function with jumps
-    takes the value on the right there, and the piece on the left ends at the largest number below.
+    On a piece with slope s and intercept t the minimiser is (m + weight s (a - t)) / (1 + weight s^2), clipped to the
+    ends of the piece; the best over all pieces is the exact global minimiser. At a jump f takes the value on the
+    right, and the piece on the left ends at the largest floating-point number below the jump.
     """
 
     @abstractmethod
@@ -79,16 +79,16 @@ class PiecewiseLinear(Activation):
         return distance
 
     def _select(self, z: Tensor, values: list[float]) -> Tensor:
-        """values[i] where z lies on piece i; the left piece owns a kink, the right one a jump."""
+        """values[i] where z lies on piece i; a kink belongs to the piece on its left, a jump to that on its right."""
         beyond = torch.gt if self.continuous else torch.ge
         result = torch.full_like(z, values[0])
         for value, start in zip(values[1:], self._starts(z.dtype)[1:], strict=True):
             result.masked_fill_(beyond(z, start), value)
         return result
 
-    @cache  # noqa: B019  # of a handful of activations, which are values
+    @cache  # noqa: B019  # few, immutable instances
     def _starts(self, dtype: torch.dtype) -> list[float]:
-        """Where the pieces start, rounded to the dtype so that comparisons mean the same everywhere."""
+        """The starts of the pieces, rounded to the dtype so that all comparisons agree."""
         return [torch.tensor(piece.start, dtype=dtype, device="cpu").item() for piece in self.pieces()]
 
     @cache  # noqa: B019
@@ -100,7 +100,7 @@ class PiecewiseLinear(Activation):
 
 
 def _below(x: float, dtype: torch.dtype) -> float:
-    """The largest number below x; no subnormal ones, which some devices flush to zero."""
+    """The largest number below x that is not subnormal: some devices flush subnormal numbers to zero."""
     tiny = torch.finfo(dtype).tiny
     if -tiny < x <= tiny:
         return 0.0 if x > 0 else -tiny
@@ -171,7 +171,7 @@ class ReLU(PiecewiseLinear):
 class LeakyReLU(PiecewiseLinear):
     """argmin_z (z - m)^2 + weight (a - f(z))^2, f(z) = z for z >= 0, slope z below; equations (4) and (14).
 
-    Any finite slope will do: 0, negative, or above 1.
+    ``slope`` may be any finite number: 0, negative, or above 1.
     """
 
     name: ClassVar[str] = "leaky_relu"

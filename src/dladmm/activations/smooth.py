@@ -1,4 +1,4 @@
-"""Smooth activations: Newton's method, and where a second local minimum can hide.
+"""Smooth activations: the global argmin by Newton's method, including cases with two local minima.
 
 Half the derivative of the objective is D(z) = z - m - weight (a - f(z)) f'(z). A minimiser lies between m and
 the z with f(z) = a, no further from m than sqrt(weight) |a - f(m)|. On the side towards which the graph bends
@@ -54,8 +54,8 @@ class Jet(NamedTuple):
 class Smooth(Activation):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a smooth increasing f; equations (4) and (14).
 
-    A few Newton steps for all entries; those that have not settled, or may have a second minimum, are
-    gathered and solved with care. Finding them is the one place where the host waits for the device.
+    A few Newton steps for all entries; entries that have not converged, or may have a second minimum, are gathered and
+    solved by a guarded Newton method. Gathering them is the only synchronisation with the device.
     """
 
     odd: ClassVar[bool] = False
@@ -63,7 +63,7 @@ class Smooth(Activation):
     steepest: ClassVar[float] = 1.0
     """The largest slope f'."""
     top: ClassVar[float] = float("inf")
-    """Only z <= top is looked at."""
+    """Upper bound: the minimum is taken over z <= top."""
 
     @abstractmethod
     def jet(self, z: Tensor) -> Jet:
@@ -90,7 +90,7 @@ class Smooth(Activation):
         return result
 
     def _quick(self, out: Tensor, settled: Tensor, m: Tensor, a: Tensor, weight: float) -> None:
-        """Some Newton steps from m (the first is Gauss-Newton), and whether they have settled."""
+        """A few Newton steps from m (the first is Gauss-Newton) into ``out``; ``settled`` marks converged entries."""
         z = z_before = m.clamp(max=self.top)
         for k in range(5 if m.dtype == torch.float32 else 6):
             f, f1, f2 = self.jet(z)
@@ -177,7 +177,7 @@ class Sigmoid(Smooth):
         return torch.sigmoid(z)
 
     def jet(self, z: Tensor) -> Jet:
-        f, rest = torch.sigmoid(z), torch.sigmoid(-z)  # rest is 1 - f, with all its digits
+        f, rest = torch.sigmoid(z), torch.sigmoid(-z)  # rest is 1 - f, without cancellation
         f1 = f * rest
         return Jet(f, f1, rest.sub_(f).mul_(f1))
 
@@ -221,7 +221,7 @@ class Softplus(Smooth):
     name: ClassVar[str] = "softplus"
 
     def __call__(self, z: Tensor) -> Tensor:
-        return F.softplus(z, threshold=40)  # torch's own threshold, 20, costs eight digits in float64
+        return F.softplus(z, threshold=40)  # torch's default threshold, 20, loses eight digits in float64
 
     def jet(self, z: Tensor) -> Jet:
         f1 = torch.sigmoid(z)
@@ -241,7 +241,7 @@ class _Exponential(Smooth):
     """argmin_{z <= 0} (z - m)^2 + weight (a - alpha (exp(z) - 1))^2: the curved half of elu."""
 
     name: ClassVar[str] = "exponential"
-    steepest: ClassVar[float] = float("inf")  # the evolute of the whole exponential counts
+    steepest: ClassVar[float] = float("inf")  # of the whole exponential, not only of z <= 0
     top: ClassVar[float] = 0.0
     alpha: float = 1.0
 

@@ -1,4 +1,4 @@
-"""The module of an activation with jumps.
+"""The torch module of a step function.
 
 Annotations are not postponed in this file: TorchScript has to see the types themselves.
 """
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Staircase(nn.Module):
-    """levels[i] for thresholds[i-1] <= z < thresholds[i]; an ordinary module, also for TorchScript."""
+    """levels[i] for thresholds[i-1] <= z < thresholds[i], entry by entry; works with TorchScript."""
 
     levels: Tensor
     thresholds: Tensor

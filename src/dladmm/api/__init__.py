@@ -1,1 +1,1 @@
-"""What people call: train and train_graph."""
+"""The training functions: ``train`` for samples and ``train_graph`` for graphs."""

@@ -1,4 +1,4 @@
-"""A graph with some labelled nodes as the engine sees it: checked, its chain bound to it, whole or a rank's part."""
+"""Checks a graph with labelled nodes and turns it into chain, input and risk, for one process or one rank."""
 
 from __future__ import annotations
 
@@ -20,21 +20,30 @@ from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.losses import Loss, Risk
 from dladmm.network.chain import Chain, gcn
-from dladmm.network.graph import check_mask, check_node_features, normalised_adjacency, propagated_features
+from dladmm.network.graph import (
+    check_node_features,
+    check_node_mask,
+    normalised_adjacency,
+    propagated_features,
+)
 from dladmm.network.graph_part import GraphPart, own_part
 from dladmm.network.graph_shard import own_graph
 from dladmm.network.scaling import Scaling
 from dladmm.training.checks import check_several_classes, to_tensor
 
-Rows = Literal["all", "train"]
+VariableRows = Literal["all", "train"]
+"""Which rows of Z_l are variables: those of all nodes, or of labelled nodes only."""
 
 MOST_CLASSES = 100_000
-"""Labels above this are names and no numbers of classes: one output for each below them would fill the memory."""
+"""Labels above this are taken for identifiers: one output for every smaller number would not fit into memory."""
 
 
 @dataclass(frozen=True)
 class GraphProblem:
-    """What the engine needs of a graph: the chain bound to it, its input, and the risks on labelled nodes."""
+    """What the engine needs: the chain for this graph, its input ``x`` (n_nodes, n_features), and the risks.
+
+    ``risk`` is the loss on the labelled nodes, ``validation`` the input and the risk on held-out nodes.
+    """
 
     chain: Chain
     x: Tensor
@@ -46,7 +55,7 @@ class GraphProblem:
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """A graph as it was handed in, not yet checked."""
+    """A graph as the user passed it, not yet checked."""
 
     x: Any
     edge_index: Any
@@ -59,11 +68,11 @@ class GivenGraph:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """What is asked for besides the graph, as :func:`~dladmm.train_graph` was told."""
+    """The arguments of :func:`~dladmm.train_graph` besides the graph."""
 
     hidden: Sequence[int]
     activation: str | dict[str, Any] | Activation
-    rows: Rows
+    rows: VariableRows
     loss: Loss
     validation: Any
     prox: str
@@ -73,9 +82,9 @@ class GraphSettings:
     comm: Communicator = ALONE
 
     def risk(self, labels: Tensor, mask: Tensor, n_outputs: int) -> Risk:
-        """The loss on the nodes of a mask. What y says of the others (-1, NaN) is not looked at."""
+        """The loss on the nodes of a mask; labels of other nodes (-1, NaN) are ignored."""
         known = labels.clone()
-        known[~mask] = labels[mask][0] if bool(mask.any()) else 0  # a rank's nodes may have no label
+        known[~mask] = labels[mask][0] if bool(mask.any()) else 0  # a rank may have no labelled node
         target = self.loss.encode(known, n_outputs, self.dtype).to(self.device)
         weight = mask.to(self.device, self.dtype)[:, None]
         return Risk(self.loss, target, weight, solver="fista" if self.prox == "fista" else "auto")
@@ -84,9 +93,9 @@ class GraphSettings:
 def graph_problem(
     given: GivenGraph | GraphData, settings: GraphSettings, partition: Any = None
 ) -> GraphProblem:
-    """Check a graph and bind a chain to it; ``A~ X`` is formed here, once, where that is cheaper.
+    """Check a graph and build its problem; ``A~ X`` is precomputed here where that is cheaper.
 
-    On several ranks it is the problem of one rank's nodes.
+    On several ranks the result is the problem of this rank's nodes.
     """
     rows, loss, comm = settings.rows, settings.loss, settings.comm
     dtype, device = settings.dtype, settings.device
@@ -98,11 +107,11 @@ def graph_problem(
     n_nodes, n_features = features.shape
     if given.train_mask is None:
         raise InputError("train_mask is missing: it says which nodes are labelled.")
-    train = check_mask(given.train_mask, n_nodes, "train_mask")
+    train = check_node_mask(given.train_mask, n_nodes, "train_mask")
     held_out = _held_out(settings.validation, given, n_nodes)
     labels = to_tensor(given.y, "y").cpu()
     if labels.ndim == 0 or len(labels) != n_nodes:
-        raise InputError(f"y must have one entry a node, {n_nodes}; got shape {tuple(labels.shape)}.")
+        raise InputError(f"y must have one entry per node, {n_nodes}; got shape {tuple(labels.shape)}.")
     seen = train if held_out is None else train | held_out
     if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
         raise InputError("y contains NaN or infinite values on labelled nodes.")
@@ -141,12 +150,12 @@ def graph_problem(
 
 
 def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
-    """The same of a graph of which this rank has a part alone; ``validation`` is "val", "test" or None."""
+    """The problem of a graph of which each rank has only a part; ``validation`` is "val", "test" or None."""
     loss, validation, comm = settings.loss, settings.validation, settings.comm
     dtype, device = settings.dtype, settings.device
     if settings.rows != "all" or validation not in (None, "val", "test") or loss.kind != "classification":
         raise InputError(
-            "a graph in parts is trained with rows='all', classes, and validation 'val' or 'test'."
+            "a graph given in parts needs rows='all', a classification loss, and validation 'val', 'test' or None."
         )
     own = own_part(part, comm, dtype, device)
     with comm.together():
@@ -179,12 +188,12 @@ def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> T
         name = f"{validation}_mask"
         validation = getattr(given, name)
         if validation is None:
-            raise InputError(f"validation asks for {name}, but the graph has none; give the mask itself.")
-    return check_mask(validation, n_nodes, name)
+            raise InputError(f"validation needs {name}, which the graph does not have; pass the mask itself.")
+    return check_node_mask(validation, n_nodes, name)
 
 
 def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
-    """Classes of the labelled nodes, or columns of real targets."""
+    """Number of classes, or of columns of real targets."""
     if loss.kind != "classification":
         return 1 if labels.ndim == 1 else int(labels.shape[1])
     if n_classes is not None:

@@ -1,8 +1,7 @@
-"""``train``: the front door for people who bring a torch module."""
+"""``train``: trains a torch module or a chain on samples."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,20 +10,19 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.sharded_arguments import on_own_rows
+from dladmm.api.parameters import copy_into, fresh_parameters, module_parameters
+from dladmm.api.sharded_arguments import shard_samples
 from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
-from dladmm.blocks import Affine, Composed, GraphConv, Params, Positionwise
+from dladmm.blocks import Affine, Composed, GraphConv, Positionwise
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.memory import bytes_of, chunk, needs_of
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
-from dladmm.losses import CallableLoss, Loss, Risk, estimated, get_loss
+from dladmm.losses import CallableLoss, Loss, Risk, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
-from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.scaling import ROW_LENGTH, STREAMED_ROW_LENGTH, Scaling
-from dladmm.network.tracing import chain_layers
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
     check_callbacks,
@@ -32,11 +30,11 @@ from dladmm.training.checks import (
     check_dtype,
     check_features,
     check_fits,
-    check_mask,
     check_sample_weight,
     check_seed,
     check_several_classes,
     check_source,
+    check_target_mask,
     check_targets,
     check_validation,
     to_array,
@@ -45,10 +43,10 @@ from dladmm.training.trainer import Result, Trainer
 
 
 class EstimatedConstant(UserWarning):
-    """H of a loss was estimated."""
+    """Warning: the Lipschitz constant H of a loss was estimated."""
 
 
-@on_own_rows
+@shard_samples
 def train(
     model: nn.Module | Chain,
     X: Any,
@@ -72,23 +70,58 @@ def train(
 ) -> Result:
     """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
 
-    ``model`` is an ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a
-    :class:`~dladmm.network.chain.Chain` such as :func:`dladmm.mlp` builds. It may hold convolutions, pooling,
-    :class:`~dladmm.Recurrent` layers and modules of your own (docs/any_network.md). ``X`` has one row a sample, of any
-    shape the network takes; ``y`` holds class indices, or real targets for a regression loss, one a sample
-    or one a time step where the network answers at each. ``init="fresh"`` draws new weights from ``random_state``,
-    ``init="keep"`` starts from the module's own.
-    ``regularizer="auto"`` is the mode's own penalty (none in convergent mode), ``None`` is none.
-    ``loss`` may be a convex function ``fn(outputs, targets)`` (:class:`~dladmm.CallableLoss`).
-    ``sample_weight`` says how often each row counts, ``target_mask`` which targets count at all; ``validation`` is
-    ``(X, y)``, or ``(X, y, target_mask)``. ``method`` runs another method in the same loop, as
-    :mod:`dladmm.baselines` does. ``options`` are those of
-    :class:`~dladmm.engine.options.TrainOptions` and :class:`~dladmm.solvers.subproblems.SubproblemOptions`.
+    Parameters
+    ----------
+    model : nn.Module or Chain
+        An ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a :class:`~dladmm.Chain` such as
+        :func:`dladmm.mlp` builds. It may contain convolutions, pooling, :class:`~dladmm.Recurrent` layers and modules
+        of your own (docs/any_network.md).
+    X : array or Tensor of shape (n_samples, ...)
+        Inputs of any shape the network takes. A function ``X(rank, world)`` returns ``(X, y)`` or
+        ``(X, y, sample_weight)`` of one rank's samples.
+    y : array or Tensor of shape (n_samples,) or (n_samples, n_outputs)
+        Class indices, or real targets for a regression loss; with a further axis after the samples, (n_samples, time),
+        for a network with one output per time step.
+    loss : str, dict, Loss or callable, default "cross_entropy"
+        A function ``fn(outputs, targets)`` must be convex in the outputs (:class:`~dladmm.CallableLoss`).
+    regularizer : str, dict, Regularizer or None, default "auto"
+        Penalty on the weights. "auto" is the default of the mode (none in convergent mode), None is no penalty.
+    preset : {"default", "paper"}
+        Starting point for the options.
+    init : {"fresh", "keep"}
+        "fresh" draws new weights from ``random_state``, "keep" starts from the module's own weights.
+    prox : {"auto", "fista"}
+        How the z_L-update is solved: by the loss's exact prox where it has one, or as the paper does.
+    random_state : int, default 0
+    device : str or torch.device, default "auto"
+        "auto" is CUDA where available, else the CPU.
+    dtype : {"float32", "float64"} or torch.dtype
+    sample_weight : array of shape (n_samples,), optional
+        How often each sample counts; positive.
+    target_mask : array of the shape of y without outputs, optional
+        Which targets count: (n_samples,), or (n_samples, time).
+    validation : tuple, optional
+        ``(X, y)`` or ``(X, y, target_mask)``, evaluated for the history; or a function of ``(rank, world)``.
+    callbacks : sequence of Callback
+    method : MethodFactory, optional
+        Another training method in the same loop, as in :mod:`dladmm.baselines`.
+    communicator : Communicator, optional
+        The ranks to train on; the default process group of ``torch.distributed`` where it is initialised.
+    options
+        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`.
 
-    Where ``torch.distributed`` has been initialised, every rank calls this with the same arrays and trains on its own
-    rows of them; ``X(rank, world)``, a function, gives ``(X, y)`` of a rank's rows instead, and so does ``validation``
-    (docs/distributed.md). ``communicator`` is another group of ranks.
+    Returns
+    -------
+    Result
+        Status, history, certificate, the trained module and the last iterate.
 
+    Notes
+    -----
+    Where ``torch.distributed`` has been initialised, every rank calls this function with the same arrays and trains on
+    its own share of the samples (docs/distributed.md).
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_digits
     >>> X, y = load_digits(return_X_y=True)
     >>> result = train(mlp([64, 30, 10]), X / 16, y, max_iter=5)
@@ -114,7 +147,7 @@ def train(
         raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
 
     if init == "keep" and isinstance(model, nn.Module):
-        params = _module_parameters(model, chain, torch_dtype, torch_device)
+        params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
         params = fresh_parameters(
             chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
@@ -139,7 +172,7 @@ def train(
         named: dict[str, Any] = {"name": "X" + suffix, "may_be_empty": not comm.alone, **where}
         if at_once is None:
             x = check_features(features, chain, **named)
-        else:  # to the blocks a source of rows is as good as a tensor (Engine)
+        else:  # the engine accepts a source of rows in place of a tensor
             x = cast(Tensor, check_source(features, chain, at_once=at_once, **named))
         positions = check_fits(chain, params, x, n_outputs, "X" + suffix)
         target = check_targets(
@@ -147,13 +180,17 @@ def train(
         )
         if mask is None:
             return x, target, None
-        return x, target, check_mask(mask, len(x), positions, x, "target_mask" + suffix, not comm.alone)
+        return (
+            x,
+            target,
+            check_target_mask(mask, len(x), positions, x, "target_mask" + suffix, not comm.alone),
+        )
 
     x, target, counts = prepare(X, y, target_mask, "")
-    if isinstance(the_loss, CallableLoss) and math.isnan(the_loss.H):
+    if the_loss.lacks_H:
         if not comm.alone:
             raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
-        the_loss = estimated(the_loss, target)
+        the_loss = the_loss.with_estimated_H(target)
         warnings.warn(
             f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
             "certificate is as good as this estimate. Give CallableLoss an H where you know one.",
@@ -162,7 +199,7 @@ def train(
         )
     solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
     risk = Risk(the_loss, target, counts, solver, comm)
-    rows = None if sample_weight is None else check_sample_weight(sample_weight, x)
+    row_weight = None if sample_weight is None else check_sample_weight(sample_weight, x)
     held_out = None
     if held is not None:
         held_x, held_y, held_counts = prepare(*held, " of validation")
@@ -173,12 +210,12 @@ def train(
     scaling = None
     if chosen.scale_inputs:
         length = STREAMED_ROW_LENGTH if chosen.mode == "streaming" else ROW_LENGTH
-        scaling = Scaling.fit(chain.blocks[0], x, rows, at_once, comm, length)
-    n_labelled = risk.n_labelled(rows)
+        scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
+    n_labelled = risk.n_labelled(row_weight)
     batches = None
     if chosen.mode == "streaming":
-        stream = stream_of_arrays(x, target, counts, rows, chain, chosen, random_state)
-        batches, x, rows = stream.batches, stream.x, stream.counts
+        stream = stream_of_arrays(x, target, counts, row_weight, chain, chosen, random_state)
+        batches, x, row_weight = stream.batches, stream.x, stream.counts
         risk = replace(risk, target=stream.target, weight=stream.weight)
     if scaling is not None:
         x = scaling.apply(x)
@@ -191,7 +228,7 @@ def train(
         chosen,
         penalty=chosen.penalty(regularizer, n_labelled),
         params=params,
-        counts=rows,
+        counts=row_weight,
         validation=held_out,
         callbacks=callbacks,
         method=method,
@@ -203,7 +240,7 @@ def train(
     )
     result = trainer.fit()
     if isinstance(model, nn.Module):
-        _copy_into(model, result.module)
+        copy_into(model, result.module)
     return result
 
 
@@ -222,53 +259,3 @@ def _n_outputs(chain: Chain) -> int:
     if isinstance(module, nn.Linear):
         return module.out_features
     raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")
-
-
-def fresh_parameters(
-    chain: Chain,
-    seed: int,
-    scale: float,
-    std: float | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> list[Params]:
-    generator = torch.Generator().manual_seed(seed)
-    try:
-        params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
-    except RuntimeError as error:
-        if "allocate" not in str(error):
-            raise
-        raise InputError(f"the weights of {chain!r} do not fit into memory; take narrower layers.") from error
-    if std is not None:
-        for block in params:
-            for name, p in block.items():
-                drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64) * std
-                block[name] = drawn.to(device=device, dtype=dtype)
-    return params
-
-
-def _module_parameters(
-    model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
-) -> list[Params]:
-    """The module's own parameters, by the names that the chain's blocks have for them."""
-    holders = (layer for layer in chain_layers(model) if next(layer.parameters(), None) is not None)
-    names = {"weight": "W", "bias": "b"}
-    params: list[Params] = []
-    for block in chain:
-        known = block.initial_parameters(torch.Generator(), 1.0)
-        layer = next(holders) if known else nn.Identity()
-        own = dict((layer.rnn if isinstance(layer, Recurrent) else layer).named_parameters())
-        renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
-        params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
-    return params
-
-
-@torch.no_grad()
-def _copy_into(model: nn.Module, trained: nn.Module) -> None:
-    layers = nn.ModuleList(
-        chain_layers(model)
-    )  # in the order of the chain, which another class may declare otherwise
-    for mine, theirs in zip(layers.parameters(), trained.parameters(), strict=True):
-        mine.copy_(theirs)
-    for buffer, trained_buffer in zip(layers.buffers(), trained.buffers(), strict=True):
-        buffer.copy_(trained_buffer)

@@ -1,4 +1,4 @@
-"""``train_graph``: the front door for people who bring a graph with some labelled nodes."""
+"""``train_graph``: trains a GCN on the labelled nodes of a graph."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from dladmm.activations import Activation
-from dladmm.api.graph_problem import GivenGraph, GraphSettings, Rows, graph_problem, part_problem
-from dladmm.api.sharded_arguments import on_whole_graph
-from dladmm.api.train import fresh_parameters
+from dladmm.api.graph_problem import GivenGraph, GraphSettings, VariableRows, graph_problem, part_problem
+from dladmm.api.parameters import fresh_parameters
+from dladmm.api.sharded_arguments import shard_graph
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
@@ -18,20 +18,13 @@ from dladmm.datasets import GraphData
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import Loss, get_loss
-from dladmm.network.graph import (
-    check_unweighted,
-)
+from dladmm.network.graph import check_unweighted
 from dladmm.regularizers import Regularizer
-from dladmm.training.checks import (
-    check_callbacks,
-    check_device,
-    check_dtype,
-    check_seed,
-)
+from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.trainer import Result, Trainer
 
 
-@on_whole_graph
+@shard_graph
 def train_graph(
     data: Any,
     edge_index: Any = None,
@@ -40,7 +33,7 @@ def train_graph(
     *,
     hidden: Sequence[int] = (128,),
     activation: str | dict[str, Any] | Activation = "relu",
-    rows: Rows = "all",
+    rows: VariableRows = "all",
     loss: str | dict[str, Any] | Loss = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     validation: Any = None,
@@ -60,19 +53,53 @@ def train_graph(
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
 
-    ``data`` is a :class:`~dladmm.datasets.GraphData`, a PyG ``Data``, or the features x (dense or sparse, one row a
-    node) with ``edge_index``, ``y`` and ``train_mask`` beside it. ``validation`` is ``"val"``, ``"test"`` or a mask:
-    history then shows loss and accuracy there. ``mu`` is the paper's name of the option nu; the other options are
-    those of :func:`dladmm.train`.
+    Parameters
+    ----------
+    data : GraphData, PyG Data, or array of shape (n_nodes, n_features)
+        A graph object, or the node features x (dense or sparse) with ``edge_index``, ``y`` and ``train_mask`` beside
+        it. Where no rank has the whole graph, a function ``data(rank, world)`` that returns a
+        :class:`~dladmm.network.graph_part.GraphPart`.
+    edge_index : array of shape (2, E), optional
+        A directed graph is made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
+    y : array of shape (n_nodes,), optional
+        Class indices; labels of nodes outside the masks are ignored.
+    train_mask : boolean array of shape (n_nodes,), optional
+        The labelled nodes.
+    hidden : sequence of int, default (128,)
+        Widths of the hidden layers.
+    activation : str, dict or Activation, default "relu"
+    rows : {"all", "train"}
+        "all" is the paper's problem: every row of every Z_l is a variable. With "train" only the rows of labelled
+        nodes are variables and the others follow the forward pass, which the theory does not cover.
+    loss : str, dict or Loss, default "cross_entropy"
+    regularizer : str, dict, Regularizer or None, default "auto"
+    validation : {"val", "test"} or boolean array of shape (n_nodes,), optional
+        Nodes on which the history records loss and accuracy.
+    edge_weight : array of shape (E,), optional
+        Must be all ones: the paper's graph is unweighted.
+    n_classes : int, optional
+        Number of classes, if not all occur among the labels.
+    mu : float, optional
+        The paper's name of the option ``nu``.
+    preset, prox, random_state, device, dtype, callbacks, method, communicator
+        As in :func:`dladmm.train`.
+    partition : array of shape (n_nodes,), optional
+        The rank of every node; computed where it is not given.
+    options
+        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`.
 
-    ``rows="all"`` is the paper's problem: every row of every Z_l is a variable. ``rows="train"`` leaves only labelled
-    rows as variables and lets the others follow the forward pass, which the theory does not cover. A directed graph is
-    made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
+    Returns
+    -------
+    Result
+        Status, history, certificate, the trained module (called as ``module(x, edge_index)``) and the last iterate.
 
-    Where ``torch.distributed`` has been initialised, every rank calls this with the same graph and keeps its own nodes
-    of it (docs/distributed.md); ``partition``, the rank of every node, is found where it is not given. Where no rank
-    has the whole graph, ``data(rank, world)`` returns a :class:`~dladmm.network.graph_part.GraphPart`.
+    Notes
+    -----
+    Where ``torch.distributed`` has been initialised, every rank calls this function with the same graph and keeps its
+    own nodes of it (docs/distributed.md).
 
+    Examples
+    --------
     >>> from dladmm import datasets
     >>> result = train_graph(datasets.load("karate"), hidden=(16,), max_iter=5)
     >>> result.status.name
@@ -83,10 +110,10 @@ def train_graph(
         if "nu" in options:
             raise InputError("mu and nu are two names of one setting; give one of them.")
         options["nu"] = mu
-    options.setdefault("dropout", 0.0)  # of a graph's features it helps nothing: docs/acceleration.md
+    options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     chosen = make_options(preset, **options)
     if chosen.max_memory is not None:
-        raise InputError("max_memory is for networks of samples; the rows of a graph need each other.")
+        raise InputError("max_memory is not supported for graphs, whose rows depend on each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
     settings = GraphSettings(

@@ -1,1 +1,1 @@
-"""The ground: errors, status, history, storage. Nothing here knows of networks."""
+"""Errors, status, history and file storage: the lowest layer, which knows nothing of networks."""

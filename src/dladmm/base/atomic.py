@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: temporary file, fsync, rename, fsync of the folder."""
+"""Atomic file writes: temporary file, fsync, rename, fsync of the folder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TEMPORARY = re.compile(r"\.dladmm-(?P<host>[0-9a-z]*)-(?P<pid>[0-9]+)-[0-9a-f]+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write; at the end of the block it takes the place of ``path`` in one step, on disk.
+    """Context manager that yields a temporary binary file and renames it to ``path`` when the block ends.
 
-    Whatever goes wrong, an error or the death of the process, ``path`` holds what it held before, or all of the new.
+    After an error or a crash ``path`` holds either its old content or all of the new one, never a part.
     """
     temporary = path.parent / f".dladmm-{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove temporaries that processes of this machine left behind when they were killed."""
+    """Remove temporary files of processes on this machine that no longer run."""
     for path in folder.glob(".dladmm-*.tmp"):
         match = _TEMPORARY.fullmatch(path.name)
         if match and match["host"] == _host() and not _alive(int(match["pid"])):
@@ -45,7 +45,7 @@ def remove_orphans(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and needs not
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder, and does not need to
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -59,7 +59,7 @@ def _host() -> str:
 
 
 def _alive(pid: int) -> bool:
-    if os.name != "posix":  # there os.kill would end the process instead of asking
+    if os.name != "posix":  # on Windows os.kill would end the process
         return True
     try:
         os.kill(pid, 0)

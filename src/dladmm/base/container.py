@@ -1,13 +1,13 @@
-"""The one-file container behind checkpoints and models: tensors and one JSON document, no pickle.
+"""The file format of checkpoints and models: tensors and one JSON document in one file, without pickle.
 
 It is a safetensors file that any safetensors reader opens: eight bytes with the length of the header, the header
-(JSON: name, dtype, shape and place of every tensor), then the tensors' bytes. The header's ``__metadata__`` has
+(JSON: name, dtype, shape and offsets of every tensor), then the tensors' bytes. The header's ``__metadata__`` has
 
     ``dladmm``    {"format": "dladmm", "version": 1, "kind": ..., "library": ..., "meta": {...}} as JSON text
     ``sha256``    of the whole file, with these 64 digits set to zero
 
-so that a change of any bit is noticed. It is read and written here, not by the safetensors library, because that one
-maps files into memory (a file cut short meanwhile kills the process) and must not be needed to resume a run.
+so that any changed bit is detected. It is read and written here, not by the safetensors library, because that library
+maps files into memory (a file truncated meanwhile kills the process), and resuming a run must not depend on it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def save(
 
 
 def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and ``meta`` of a file that :func:`save` wrote; :class:`DataError` when it is not whole or another's."""
+    """Tensors and ``meta`` of a file that :func:`save` wrote.
+
+    Raises :class:`DataError` when the file is incomplete, damaged, or of another kind.
+    """
     path = Path(path)
     try:
         with _opened(path) as file:
@@ -89,14 +92,14 @@ def load(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], di
 
 
 class _Refused(Exception):
-    """What is wrong with a file; the path comes before it."""
+    """Why a file is rejected; the message is printed after the file's path."""
 
 
 # Writing -------------------------------------------------------------------------------------------------------
 
 
 def _in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, the widest numbers first: so each is aligned in the file, as the format recommends."""
+    """The tensors on the CPU, widest dtype first, so that each is aligned in the file as the format recommends."""
     for name, tensor in tensors.items():
         if name == "__metadata__" or tensor.dtype not in _CODES or tensor.is_sparse:
             raise InputError(
@@ -131,7 +134,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 
 def _quoted(digest: str) -> bytes:
-    """The checksum as it stands in the header; quotes inside JSON strings are escaped, so nothing else looks so."""
+    """The checksum as written in the header; quotes in JSON strings are escaped, so nothing else can match it."""
     return b'"sha256":"' + digest.encode("ascii") + b'"'
 
 
@@ -139,7 +142,7 @@ def _quoted(digest: str) -> bytes:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """The file, if it is a plain one: opening a pipe would wait for ever."""
+    """The open file; only regular files are accepted, because opening a pipe would block."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise _Refused("is a folder or a device, not a file.")
     return path.open("rb")

@@ -1,10 +1,10 @@
-"""The errors a user can meet. Every message names the argument, what came, what is allowed, what to do."""
+"""The exception classes. Every message names the argument, what was given, what is allowed and what to do."""
 
 from __future__ import annotations
 
 
 class DladmmError(Exception):
-    """Base of every error raised on purpose by this library."""
+    """Base class of every error this library raises deliberately."""
 
 
 class InputError(DladmmError, ValueError):

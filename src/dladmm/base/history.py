@@ -1,4 +1,4 @@
-"""What a run recorded, one entry an iteration."""
+"""The history of a run: one entry per iteration and column."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class History(Mapping[str, list[Value]]):
             column.append(row.get(name))
 
     def amend(self, **row: Value) -> None:
-        """Fill in what was measured later of the last iteration."""
+        """Set columns of the last iteration that were measured later."""
         for name, value in row.items():
             self._columns[name][-1] = value
 
@@ -62,10 +62,12 @@ class History(Mapping[str, list[Value]]):
         return next((value for value in reversed(self._columns[column]) if value is not None), None)
 
     def row(self, index: int) -> dict[str, Value]:
+        """All columns of one iteration; ``index`` counts from 0, -1 is the last."""
         return {name: column[index] for name, column in self._columns.items()}
 
     @property
     def n_iter(self) -> int:
+        """Number of recorded iterations."""
         return len(self._columns["iteration"])
 
     def __getitem__(self, column: str) -> list[Value]:
@@ -81,14 +83,16 @@ class History(Mapping[str, list[Value]]):
         return f"History({self.n_iter} iterations, columns: {', '.join(self._columns)})"
 
     def to_dict(self) -> dict[str, list[Value]]:
-        """Plain lists; numbers that JSON cannot write (NaN, infinity) become ``None``."""
+        """The columns as lists; numbers that JSON cannot represent (NaN, infinity) become ``None``."""
         return {name: [_writable(value) for value in column] for name, column in self._columns.items()}
 
     def to_json(self) -> str:
+        """The history as a JSON object of lists."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> History:
+        """The history that :meth:`to_json` wrote."""
         return cls(json.loads(text))
 
 

@@ -1,4 +1,4 @@
-"""On what a run was made: versions and hardware, nothing that names a person, a host or a folder."""
+"""Versions and hardware of a run, without anything that identifies a person, a host or a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dladmm._version import __version__
 
 
 def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Plain words and numbers for ``metrics.json``; ``device`` is where the tensors of the run were."""
+    """Versions and hardware for ``metrics.json``; ``device`` is the device of the run's tensors."""
     return {
         "dladmm": __version__,
         "python": platform.python_version(),
@@ -35,7 +35,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _cpu_name() -> str:
-    """The processor as it calls itself; Linux tells only in a file, and ``platform`` does not read it."""
+    """The processor's model name; on Linux from /proc/cpuinfo, which ``platform`` does not read."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

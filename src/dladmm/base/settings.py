@@ -1,4 +1,4 @@
-"""Numbers and switches of a settings dataclass, checked and brought to Python's own types."""
+"""Checks the fields of a settings dataclass and converts them to int, float or bool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dladmm.base.errors import InputError
 _KINDS: dict[type, tuple[Any, ...]] = {int: (Integral,), float: (Real,), bool: (bool, np.bool_)}
 
 
-def plain(
+def check_setting(
     settings: Any,
     name: str,
     kind: type,
@@ -23,11 +23,15 @@ def plain(
     *,
     optional: bool = False,
 ) -> None:
-    """Replace a field by itself as ``kind``; numpy's numbers are welcome, a bool is no number, text is nothing."""
+    """Convert the field ``name`` to ``kind`` in place, or raise :class:`InputError`.
+
+    NumPy scalars are accepted. Bools are rejected where a number is expected, strings are always rejected. ``fits`` is
+    a further condition, ``allowed`` describes the allowed values in the message, ``optional`` lets None pass.
+    """
     value: Any = getattr(settings, name)
     if optional and value is None:
         return
-    stranger = kind is not bool and isinstance(value, (bool, np.bool_))
-    if stranger or not isinstance(value, _KINDS[kind]) or not math.isfinite(value) or not fits(value):
+    unexpected_bool = kind is not bool and isinstance(value, (bool, np.bool_))
+    if unexpected_bool or not isinstance(value, _KINDS[kind]) or not math.isfinite(value) or not fits(value):
         raise InputError(f"{name} must be {allowed}, got {value!r}.")
     object.__setattr__(settings, name, kind(value))

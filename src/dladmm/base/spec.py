@@ -1,4 +1,4 @@
-"""Names and dictionaries for the small objects people choose by name: activations, losses, penalties.
+"""Names and dictionaries for objects chosen by name: activations, losses, penalties.
 
 A *spec* is what such an object looks like in a JSON file: ``{"name": "leaky_relu", "slope": 0.1}``.
 """
@@ -31,7 +31,7 @@ def parameters(cls: type[Named]) -> list[str]:
 
 
 def from_spec(kind: str, known: Mapping[str, type[T]], base: type[Named], spec: object) -> T:
-    """The object that ``spec`` (a name, a dictionary with a name, or the object itself) stands for."""
+    """The object described by ``spec``: a name, a dictionary with a name, or the object itself."""
     if isinstance(spec, base):
         return cast(T, spec)
     if isinstance(spec, str):
@@ -54,7 +54,7 @@ def from_spec(kind: str, known: Mapping[str, type[T]], base: type[Named], spec: 
 
 
 def number(argument: str, value: object, *, low: float = -float("inf"), strict: bool = False) -> float:
-    """``value`` as a finite float that is >= low (> low when strict), or an error that names the argument."""
+    """``value`` as a finite float >= low (> low if strict); raises an error that names the argument otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputTypeError(f"{argument} must be a number; got {value!r}")
     result = float(value)

@@ -1,4 +1,4 @@
-"""Why a run ended: members whose values are the sentences shown to people."""
+"""Why a run ended: an enum whose values are the messages shown to users."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ class Status(Enum):
 
     CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
     MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
-    DIVERGED = (  # of a baseline too, so no advice about rho: the certificate gives it where it applies
-        "Diverged: the augmented Lagrangian, which should fall, has grown; the certificate says what is promised."
+    # Baselines end with this status too, so it gives no advice about rho: the certificate does where it applies.
+    DIVERGED = (
+        "Diverged: the augmented Lagrangian, which should fall, has grown; "
+        "the certificate says what is promised."
     )
     NON_FINITE = (
         "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
@@ -23,6 +25,7 @@ class Status(Enum):
 
     @property
     def ok(self) -> bool:
+        """Whether the run did not fail."""
         return self not in (Status.DIVERGED, Status.NON_FINITE)
 
     def __str__(self) -> str:

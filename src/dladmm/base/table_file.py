@@ -1,4 +1,4 @@
-"""A user's own table: CSV with a header, or npz, read without executing anything."""
+"""Reads a user's own table, CSV with a header or npz, without executing anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL_ARCHIVE, MOST_UNPACKED = 2**30, 100
 
 @dataclass(frozen=True)
 class Table:
-    """Features with their names, and the target column as text or numbers (None where there is none)."""
+    """Features ``x`` (rows, columns), their names, and the target column ``y`` (rows,) as text, or None."""
 
     x: Array
     features: list[str]
@@ -30,17 +30,17 @@ class Table:
 
 
 def read_csv(path: Path, target: str | None, features: list[str] | None = None) -> Table:
-    """A CSV file with a header; every column but the target is a number. ``features`` asks for these columns."""
+    """Read a CSV file with a header; all columns but ``target`` must be numeric. ``features`` selects columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file))
+            lines = list(csv.reader(file))
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} could not be read as CSV (UTF-8, comma separated): {error}") from error
-    if len(rows) < 2:
+    if len(lines) < 2:
         raise DataError(f"{path} holds no data: a header line and at least one row are needed.")
-    header, rows = rows[0], [row for row in rows[1:] if row]
+    header, rows = lines[0], [line for line in lines[1:] if line]
     if target is not None and target not in header:
         raise InputError(f"target {target!r} is not a column of {path}; its columns are {', '.join(header)}.")
     wanted = [name for name in header if name != target] if features is None else features
@@ -69,7 +69,7 @@ def _number(text: str, path: Path, row: int, column: str) -> float:
 
 
 def _check_archive(path: Path) -> None:
-    """What the archive declares to hold, before anything is unpacked: a bomb is small and holds nearly everything."""
+    """Reject an archive that declares far more bytes than its own size (a zip bomb), before unpacking it."""
     with zipfile.ZipFile(path) as archive:
         declared = sum(member.file_size for member in archive.infolist())
     allowed = max(SMALL_ARCHIVE, MOST_UNPACKED * path.stat().st_size)
@@ -81,7 +81,7 @@ def _check_archive(path: Path) -> None:
 
 
 def read_npz(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays of an npz file; those in ``needed`` must be there. Pickled arrays are refused."""
+    """The arrays of an npz file by name; those in ``needed`` must exist. Pickled arrays are rejected."""
     try:
         _check_archive(path)
         with np.load(path, allow_pickle=False) as archive:
@@ -92,10 +92,11 @@ def read_npz(path: Path, needed: tuple[str, ...]) -> dict[str, Array]:
         raise DataError(f"{path} does not exist.") from error
     except Exception as error:  # numpy and zipfile raise many kinds for a damaged file
         raise DataError(f"{path} could not be read as npz without pickles: {error}") from error
-    strange = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
-    if strange:  # numpy hands out a member that is no array as its bytes
+    # numpy returns a member that is not an array as bytes
+    others = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+    if others:
         raise DataError(
-            f"{path} holds {', '.join(strange)}, which is no array; it is not an npz file of numbers."
+            f"{path} holds {', '.join(others)}, which is no array; it is not an npz file of numbers."
         )
     missing = [name for name in needed if name not in arrays]
     if missing:

@@ -1,10 +1,10 @@
-"""The methods dlADMM is compared with, on the same data, network, initialisation and loop.
+"""Baselines: gradient methods and another ADMM, on the same data, network, initialisation and training loop.
 
     train("adam", mlp([64, 100, 10]), X, y)         as dladmm.train, for gd, adagrad, adadelta, adam, lbfgs, admm
     train_graph("adam", datasets.load("cora"))      as dladmm.train_graph, for all but admm
 
-Each gives the same :class:`~dladmm.training.trainer.Result` as dlADMM; its certificate says what was seen and claims
-nothing.
+Each returns a :class:`~dladmm.training.trainer.Result` like dlADMM's; its certificate reports measurements and makes no
+claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``baselines.train`` and ``baselines.train_graph``: dlADMM's front doors with another method behind them."""
+"""``baselines.train`` and ``baselines.train_graph``: the training functions with another method."""
 
 from __future__ import annotations
 
@@ -21,23 +21,41 @@ METHODS = (*LEARNING_RATES, "admm")
 """gd, adagrad, adadelta, adam and lbfgs (:mod:`dladmm.baselines.optimizers`), and the ADMM of Taylor et al."""
 
 SHARED = {"max_iter", "eps_abs", "eps_rel", "init_scale", "init_std", "diagnostics_every"}
-"""The options of a run that are about the loop and the start, not about dlADMM."""
+"""The options of the loop and the start, which all methods share."""
 
-OWN = {"admm": {"rho", "beta", "gamma", "warmup", "variables"}}
+METHOD_OPTIONS = {"admm": {"rho", "beta", "gamma", "warmup", "variables"}}
+"""Options that only one method has."""
 
 INIT_SCALE = 1.0
-"""He's deviation itself: the usual start of a gradient method. The draw is dlADMM's for the same seed."""
+"""He's initialisation, usual for gradient methods; the random numbers are those of dlADMM for the same seed."""
 
 
 def train(
     name: str, model: nn.Module | Chain, X: Any, y: Any, *, lr: float | None = None, **arguments: Any
 ) -> Result:
-    """Train a network with a baseline, in the loop and with the arguments of :func:`dladmm.train`.
+    """Train a network with a baseline, in the same loop as :func:`dladmm.train`.
 
-    ``name`` is one of :data:`METHODS`; ``lr`` replaces the paper's learning rate. ``admm`` takes ``rho`` (1), ``beta``
-    (1), ``gamma`` (10), ``warmup`` (30) and ``variables`` instead (:mod:`dladmm.baselines.taylor`). The other options
-    are ``max_iter``, ``eps_abs``, ``eps_rel``, ``init_scale`` (1: He's), ``init_std`` and ``diagnostics_every``.
+    Parameters
+    ----------
+    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs", "admm"}
+        The method; all are full-batch.
+    model : nn.Module or Chain
+    X : array or Tensor of shape (n_samples, ...)
+    y : array or Tensor of shape (n_samples,) or (n_samples, n_outputs)
+    lr : float, optional
+        Learning rate instead of the paper's; not for "admm".
+    arguments
+        Further arguments of :func:`dladmm.train`. Of its options these apply: ``max_iter``, ``eps_abs``, ``eps_rel``,
+        ``init_scale`` (default 1, He's), ``init_std`` and ``diagnostics_every``. "admm" also takes ``rho`` (1),
+        ``beta`` (1), ``gamma`` (10), ``warmup`` (30) and ``variables`` (:mod:`dladmm.baselines.taylor`).
 
+    Returns
+    -------
+    Result
+        Its certificate reports measurements and makes no claims.
+
+    Examples
+    --------
     >>> from dladmm import datasets, mlp
     >>> data = datasets.load("digits")
     >>> result = train("adam", mlp([64, 30, 10]), data.x_train, data.y_train, max_iter=5)
@@ -49,8 +67,25 @@ def train(
 
 
 def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **arguments: Any) -> Result:
-    """Train a GCN with a baseline, in the loop and with the arguments of :func:`dladmm.train_graph`.
+    """Train a GCN with a baseline, in the same loop as :func:`dladmm.train_graph`.
 
+    Parameters
+    ----------
+    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs"}
+    data : GraphData, PyG Data, or array of shape (n_nodes, n_features)
+    given
+        ``edge_index``, ``y`` and ``train_mask`` where ``data`` is an array.
+    lr : float, optional
+        Learning rate instead of the paper's.
+    arguments
+        Further arguments of :func:`dladmm.train_graph`; options as in :func:`dladmm.baselines.train`.
+
+    Returns
+    -------
+    Result
+
+    Examples
+    --------
     >>> from dladmm import datasets
     >>> result = train_graph("gd", datasets.load("karate"), hidden=(16,), max_iter=5)
     >>> result.history.n_iter
@@ -63,16 +98,16 @@ def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **ar
 def _checked(
     name: str, network: Network, lr: float | None, arguments: dict[str, Any]
 ) -> tuple[dict[str, Any], MethodFactory]:
-    """The arguments for dlADMM's front door, and the method that goes with them."""
+    """The arguments for dlADMM's training function, and the method."""
     if name not in METHODS:
         raise InputError(f"unknown baseline {name!r}; known: {', '.join(METHODS)}.")
     if network == "gcn" and name == "admm":
         raise InputError(
             "admm (Taylor et al.) has no closed form for graph convolutions; it trains MLPs only."
         )
-    own = OWN.get(name, set())
+    own = METHOD_OPTIONS.get(name, set())
     of_dladmm = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__, "preset", "mu"}
-    foreign = sorted(set(arguments) & (of_dladmm | OWN["admm"] | {"method"}) - SHARED - own)
+    foreign = sorted(set(arguments) & (of_dladmm | METHOD_OPTIONS["admm"] | {"method"}) - SHARED - own)
     if foreign:
         allowed = ", ".join(sorted({"lr", *SHARED} if name != "admm" else SHARED | own))
         raise InputError(f"{name} has no option {', '.join(foreign)}; its options are {allowed}.")

@@ -1,9 +1,9 @@
 """Gradient methods in the trainer's loop: full-batch steps of a ``torch.optim`` optimiser.
 
-An iteration goes backward through the graph of the last forward pass, steps, and goes forward at the new parameters.
-That forward pass serves twice: its outputs are the new feasible point z, a, u = -grad R, and its graph is what the next
-iteration goes backward through. So an iteration costs what an epoch of a plain torch loop costs, and the history's
-Lagrangian is the true training objective.
+An iteration is a backward pass through the autograd graph of the last forward pass, a step, and a forward pass at the
+new parameters. That forward pass is used twice: its outputs are the new feasible point z, a, u = -grad R, and its graph
+is used by the next backward pass. So an iteration costs as much as an epoch of an ordinary torch loop, and the
+Lagrangian in the history is the true training objective.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from dladmm.compute.norms import squared_norm
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
-from dladmm.regularizers import NonNegative
 
 
 class TrueObjective(Engine):
-    """Measures feasible points: every constraint holds there, so the Lagrangian is loss plus penalty."""
+    """Energy of feasible points: all constraints hold, so the Lagrangian is loss plus penalty."""
 
     @torch.no_grad()
     def energy(
         self, state: State, predictions: Sequence[Tensor] | None = None, steps: Sequence[Step] = ()
     ) -> Energy:
-        """Without the passes over residuals that are zero, unless raw predictions ask whether they are."""
+        """The energy with zero residuals; they are computed only if ``predictions`` are given."""
         if predictions is not None:
             return super().energy(state, predictions)
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
@@ -54,8 +53,10 @@ class GradientMethod:
     ) -> None:
         if engine.chain.follows_forward:
             raise InputError(f"{name} has no variables besides the weights: leave rows='train' out.")
-        if isinstance(engine.penalty, NonNegative):
-            raise InputError(f"{name} cannot keep the constraint non_negative; use l1, l2 or no regularizer.")
+        if engine.penalty.is_constraint:
+            raise InputError(
+                f"{name} cannot keep the constraint {engine.penalty.name}; use l1, l2 or no regularizer."
+            )
         self.name = name
         self.engine: Engine = TrueObjective(
             engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.counts
@@ -64,12 +65,12 @@ class GradientMethod:
         self._params = state.params
         self._leaves = [{n: p.detach().requires_grad_() for n, p in block.items()} for block in state.params]
         self.optimizer = make_optimizer([p for block in self._leaves for p in block.values()])
-        self._ahead: tuple[Tensor, Tensor] | None = None
+        self._next_backward: tuple[Tensor, Tensor] | None = None
         self._synchronise(state)
 
     def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
-        """One epoch; None where L-BFGS finds no step any more."""
-        if state.params is not self._params:  # a restored state: take its values over
+        """One epoch; None if L-BFGS finds no further step."""
+        if state.params is not self._params:  # a restored state
             self._adopt(state)
         before = [p.clone() for block in self._params for p in block.values()]
         self.optimizer.step(self._gradient)  # type: ignore[arg-type]  # torch takes a 0-d tensor as a number
@@ -81,7 +82,7 @@ class GradientMethod:
         return look(state, [Step("W", moved, torch.zeros_like(moved))])
 
     def _forward(self) -> list[Tensor]:
-        """Every output of the network at the present parameters, with the graph."""
+        """The outputs of all layers at the present parameters, with the autograd graph."""
         outputs: list[Tensor] = []
         v = self.engine.x
         with torch.enable_grad():
@@ -91,21 +92,21 @@ class GradientMethod:
         return outputs
 
     def _synchronise(self, state: State) -> None:
-        """The feasible point of the present parameters; the graph stays for the next backward pass."""
+        """Set the state to the feasible point of the present parameters; keep the graph for the next backward pass."""
         outputs = self._forward()
         state.outputs = [v.detach() for v in outputs]
         state.predictions = list(state.outputs)
         gradient = self.engine.risk.gradient(state.outputs[-1])
         state.u = -gradient
-        self._ahead = outputs[-1], gradient
+        self._next_backward = outputs[-1], gradient
 
     def _gradient(self) -> Tensor:
-        """The closure of ``optimizer.step``: gradients into the leaves, the objective returned."""
-        if self._ahead is None:  # a trial point of L-BFGS
+        """The closure of ``optimizer.step``: sets the gradients of the leaves and returns the objective."""
+        if self._next_backward is None:  # a trial point of L-BFGS
             z = self._forward()[-1]
             gradient = self.engine.risk.gradient(z.detach())
         else:
-            (z, gradient), self._ahead = self._ahead, None
+            (z, gradient), self._next_backward = self._next_backward, None
         self.optimizer.zero_grad()
         counted = gradient if self.engine.counts is None else gradient * self.engine.counts
         torch.autograd.backward(z, self.scale * counted)
@@ -115,17 +116,18 @@ class GradientMethod:
         return self.scale * (self.engine.risk_value(z.detach()) + penalty.detach())
 
     def _adopt(self, state: State) -> None:
+        """Copy the parameters of a restored state into the optimiser's tensors."""
         for mine, theirs in zip(self._params, state.params, strict=True):
             for name, p in mine.items():
                 p.copy_(theirs[name])
-        state.params, self._ahead = self._params, None
+        state.params, self._next_backward = self._params, None
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return packed(self.optimizer)
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         unpack(self.optimizer, tensors, meta)
-        self._ahead = None
+        self._next_backward = None
 
 
 def _samples(engine: Engine) -> float:

@@ -1,4 +1,4 @@
-"""The state of a torch optimiser as named tensors and what JSON can hold: no pickle."""
+"""Converts the state of a torch optimiser to named tensors and JSON values and back, without pickle."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 SCRATCH = {"al"}
-"""What L-BFGS only computes with during a step."""
+"""Temporaries of L-BFGS that need not be saved."""
 
 
 def packed(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Every tensor of the optimiser's state by name, and the rest with the names in the tensors' places."""
+    """The tensors of the optimiser's state by name, and the rest as JSON values with names in place of tensors."""
     tensors: dict[str, Tensor] = {}
 
     def pack(value: Any, name: str) -> Any:
@@ -33,7 +33,7 @@ def packed(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Put back what :func:`packed` gave; the tensors are copied."""
+    """Restore what :func:`packed` returned; the tensors are copied."""
 
     def unpacked(value: Any) -> Any:
         if isinstance(value, dict):

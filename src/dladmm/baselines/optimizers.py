@@ -1,8 +1,8 @@
 """The gradient methods of the paper's experiments and their learning rates.
 
-Section 5.1 has the rates for MLPs, Section 5.2 those for GCNs; every method sees the whole data set at each step. The
-paper does not say whether its loss is a sum or a mean. A rate of 1e-6 for GD moves a mean loss nowhere, so for MLPs GD
-has the sum; everything else has the mean over the labelled samples, as is usual.
+Section 5.1 has the rates for MLPs, Section 5.2 those for GCNs; all methods are full-batch. The paper does not say
+whether its loss is a sum or a mean. With a mean loss GD at a rate of 1e-6 would not move, so for MLPs GD uses the sum;
+all others use the mean over the labelled samples.
 
 L-BFGS is not in the paper. An epoch is one iteration of torch's, with ten pairs of memory and a line search for the
 strong Wolfe conditions that starts at ``lr = 1``; each of its trial points costs a forward and a backward pass.
@@ -27,7 +27,7 @@ Reduction = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class Rate:
-    """A learning rate, and the loss it belongs to: summed over the labelled samples, or their mean."""
+    """A learning rate, and the reduction of the loss it is meant for: "sum" or "mean" over the labelled samples."""
 
     lr: float
     reduction: Reduction = "mean"
@@ -43,10 +43,10 @@ LEARNING_RATES: dict[str, dict[Network, Rate]] = {
 
 
 LARGEST_RATE = 1e30
-"""Far above any use, and below what float32 can hold."""
+"""Upper limit of learning rates, representable in float32."""
 
 TRIALS = 25
-"""Points the line search of L-BFGS may look at in one epoch."""
+"""Maximum number of trial points of the line search of L-BFGS in one epoch."""
 
 
 def _lbfgs(params: list[Tensor], lr: float) -> optim.Optimizer:
@@ -72,7 +72,7 @@ _MAKERS: dict[str, Callable[[list[Tensor], float], optim.Optimizer]] = {
 
 
 def gradient_method(name: str, network: Network, lr: float | None) -> MethodFactory:
-    """The method of this name with the paper's learning rate for this kind of network, or another one."""
+    """The factory of a gradient method, with the paper's learning rate for this kind of network or with ``lr``."""
     rate = LEARNING_RATES[name][network]
     chosen = rate.lr if lr is None else number("lr", lr, low=0.0, strict=True)
     if chosen > LARGEST_RATE:

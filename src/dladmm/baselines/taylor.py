@@ -12,13 +12,14 @@ One iteration goes forward only, each line an exact minimiser (their Algorithm 1
     z_L          prox of the loss at m_L - u/rho
     u            u + rho (z_L - m_L), after the first ``warmup`` iterations
 
-As in the original, the multiplier belongs to the last layer alone and enters the z_L-update alone: W_L and a_{L-1} fit
-z_L itself, not z_L + u/rho. Where every inner problem is solved to the end that makes no difference; with one sweep an
-iteration it does: once z_L = m_L and u = -grad R nothing moves any more, wherever W stands. Hence the warm-up.
+As in the original, the multiplier belongs to the last layer only and enters the z_L-update only: W_L and a_{L-1} fit
+z_L itself, not z_L + u/rho. If every inner problem were solved to the end this would make no difference; with one sweep
+per iteration it does: once z_L = m_L and u = -grad R nothing moves any more, whatever W is. Hence the warm-up.
 
-They start from normal z and a, and so do we unless ``variables="forward"`` asks for the forward pass of the initial
-weights. Differences: our squares carry the factor 1/2 with which u + rho r is the method of multipliers, we have a
-bias, and in directions no sample has they take the shortest W where we leave it as it was.
+Taylor et al. start from normal z and a, and so does this implementation unless ``variables="forward"`` selects the
+forward pass of the initial weights. Differences: the squares here have the factor 1/2 with which u + rho r is the
+method of multipliers, there is a bias, and in directions that no sample spans they take the shortest W, while here W is
+left unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
 
 BETA, GAMMA, RHO, WARMUP = 1.0, 10.0, 1.0, 30
-"""beta and gamma are those of Taylor et al., rho is the paper's; the warm-up was tried on digits (10 is worse)."""
+"""beta and gamma are those of Taylor et al., rho is the paper's; the warm-up was tuned on digits (10 is worse)."""
 
 Variables = Literal["random", "forward"]
 
@@ -55,7 +56,7 @@ class TaylorEngine(Engine):
             raise InputError(
                 "admm (Taylor et al.) trains networks of linear layers with one known activation between two."
             )
-        # enough that rounding does not move W where no sample looks, too little to be seen elsewhere
+        # large enough that rounding does not move W in directions no sample spans, too small to matter elsewhere
         damping = torch.finfo(problem.x.dtype).eps ** 0.75
         options = replace(problem.options, w_solver="exact", a_solver="exact", damping=damping)
         super().__init__(problem.chain, problem.x, problem.risk, problem.penalty, options, problem.counts)
@@ -72,7 +73,8 @@ class TaylorEngine(Engine):
             steps += self._update_variable(state, l)
         steps += self._least_squares(state, last)
         steps.append(self._update_last(state))
-        return [  # no descent is promised
+        # a rate of zero: no descent is guaranteed
+        return [
             step._replace(rate=None if step.squared is None else torch.zeros_like(step.squared))
             for step in steps
         ]
@@ -91,7 +93,7 @@ class TaylorEngine(Engine):
         return steps
 
     def _update_variable(self, state: State, l: int) -> list[Step]:
-        """a_l or z_l, tied to what makes it and to what it makes."""
+        """Update a_l or z_l, given the layers before and after it."""
         anchor, term = self._anchor(state, l), self._tie(state, l + 1)
         work = self.work(l + 1, last=False)
         return self.chain.blocks[l + 1].update_input(
@@ -104,7 +106,7 @@ class TaylorEngine(Engine):
         return state.nu if l % 2 == 0 else self.gamma
 
     def _tie(self, state: State, l: int) -> Term:
-        """What block l is fitted to: V_l itself, in the last layer too."""
+        """The quadratic term of block l, whose target is V_l itself, in the last layer too."""
         return Term(self._weight(state, l), state.outputs[l], state.predictions[l])
 
     def _anchor(self, state: State, l: int) -> Anchor:
@@ -116,9 +118,8 @@ class TaylorEngine(Engine):
     ) -> Energy:
         """The terms of the augmented Lagrangian with these weights."""
         energy = super().energy(state, predictions)
-        pairs = zip(
-            state.outputs[:-1], state.predictions if predictions is None else predictions, strict=False
-        )
+        used = state.predictions if predictions is None else predictions
+        pairs = zip(state.outputs[:-1], used, strict=False)
         zero = torch.zeros_like(energy.risk)
         terms = [
             self._weight(state, l) / 2 * squared_norm(v - g, self.counts) for l, (v, g) in enumerate(pairs)
@@ -144,7 +145,7 @@ class TaylorEngine(Engine):
 
 
 class TaylorADMM:
-    """Taylor's sweep, with the multiplier at rest while the run warms up."""
+    """Taylor's sweep, with a fixed multiplier during the first ``warmup`` iterations."""
 
     name = "admm"
 
@@ -154,7 +155,8 @@ class TaylorADMM:
         self.warmup, self.iterations = warmup, 0
         state.u.zero_()
         if seed is not None:
-            generator = torch.Generator().manual_seed(seed + 1_000_003)  # not the numbers W was drawn from
+            # a seed of its own, independent of the random numbers of W
+            generator = torch.Generator().manual_seed(seed + 1_000_003)
             for v in state.outputs:
                 v.copy_(torch.randn(v.shape, generator=generator, dtype=torch.float64))
             state.predictions = self.engine.raw_predictions(state)
@@ -177,7 +179,7 @@ class TaylorADMM:
 def taylor_method(
     seed: int, gamma: float = GAMMA, warmup: int = WARMUP, variables: Variables = "random"
 ) -> MethodFactory:
-    """Taylor's ADMM; rho and beta (the option nu) are options of the run."""
+    """The factory of Taylor's ADMM; rho and beta (the option nu) are options of the run."""
     if variables not in get_args(Variables):
         raise InputError(f"variables must be one of {get_args(Variables)}, got {variables!r}.")
     weight = number("gamma", gamma, low=0.0, strict=True)

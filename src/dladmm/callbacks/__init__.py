@@ -1,4 +1,4 @@
-"""Callbacks: what looks on while a run goes."""
+"""Callbacks: progress, checkpoints, early stopping, loggers and experiment trackers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks into the training loop, with the names skorch users know."""
+"""The base class of all callbacks: hooks into the training loop, named as in skorch."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ if TYPE_CHECKING:
 
 
 class CallbackWarning(UserWarning):
-    """A callback could not do its work; the training goes on."""
+    """Warning: a callback failed; training continues without it."""
 
 
 class Callback:
-    """Base of all callbacks; override what you need. A callback may look, not touch.
+    """Base class of all callbacks; override the hooks you need.
 
-    Raise ``KeyboardInterrupt`` to end the run after the iteration that just finished, or call
-    ``trainer.request_stop``. In a run on several ranks every rank has its own; one that only writes what it sees says
-    ``every_rank = False`` and is told on rank 0 alone.
+    Callbacks observe a run and do not change its iterate; the exception is ``trainer.restore``, called from
+    :meth:`on_loop_end` (as :class:`EarlyStopping` does). To end the run after the present iteration call
+    ``trainer.request_stop`` or raise ``KeyboardInterrupt``.
+
+    Attributes
+    ----------
+    every_rank : bool, default True
+        Whether the hooks are called on every rank of a distributed run; False calls them on rank 0 only, for callbacks
+        that write output.
     """
 
     every_rank: bool = True
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        """Before the first iteration; ``trainer.guarantee`` says what the theory promises."""
+        """Called before the first iteration; ``trainer.guarantee`` says what the theory guarantees."""
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """After every iteration; ``trainer.history`` has its row."""
+        """Called after every iteration, when ``trainer.history`` has its row."""
 
     def on_loop_end(self, trainer: Trainer) -> None:
-        """After the last iteration, before certificate and module are made: the place for ``trainer.restore``."""
+        """Called after the last iteration, before certificate and module are made; may call ``trainer.restore``."""
 
     def on_train_end(self, trainer: Trainer, result: Result) -> None:
-        """After the last iteration, with the result."""
+        """Called at the end, with the result."""
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What this callback must find again in a resumed run: tensors by name, and what JSON can hold."""
+        """The state to restore in a resumed run: tensors by name, and values that JSON can represent."""
         return {}, {}
 
     def resume(self, trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        """Take up a snapshot; called before or after ``on_train_begin`` of the resumed run."""
+        """Restore a snapshot; called before or after ``on_train_begin`` of the resumed run."""

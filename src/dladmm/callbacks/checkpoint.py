@@ -1,4 +1,4 @@
-"""Checkpoints while a run goes."""
+"""A callback that saves checkpoints during a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(Callback):
-    """Saves the run to ``folder`` before the first, after every ``every``-th and after the last iteration.
+    """Saves the run before the first, after every ``every``-th and after the last iteration.
 
-    The newest ``keep`` files stay. With ``resume=True`` a run goes on from the newest whole one, bit for bit as if it
-    had never ended, or starts anew where there is none; with ``resume=False`` the folder must hold no checkpoints.
-    When a later save fails (disk full), a warning says so and the run goes on: the older checkpoint is still there.
+    If a later save fails (disk full), a warning is issued and the run continues; the older checkpoint is kept.
+
+    Parameters
+    ----------
+    folder : str or path
+    every : int, default 10
+        Iterations between two checkpoints.
+    keep : int, default 2
+        Number of newest checkpoints to keep.
+    resume : bool, default False
+        True continues from the newest intact checkpoint, bit for bit as if the run had not been interrupted, or starts
+        a new run if there is none. False requires that the folder holds no checkpoints.
     """
 
     def __init__(
@@ -36,9 +45,9 @@ class Checkpoint(Callback):
         self.resumed_from = None
         if self.resume_run:
             self.resumed_from = resume_latest(trainer, self.folder)
-        elif found := _seen(trainer, self.folder):
+        elif found := _newest_name(trainer, self.folder):
             raise InputError(
-                f"{self.folder} already holds {found} of another run. Pass resume=True to go on from it, "
+                f"{self.folder} already holds {found} of another run. Pass resume=True to continue it, "
                 "or choose another folder."
             )
         self._run = trainer.state
@@ -51,7 +60,7 @@ class Checkpoint(Callback):
             self._save(trainer)
 
     def on_loop_end(self, trainer: Trainer) -> None:
-        """Not where other parameters were put back: a run resumed from those would not be the same run."""
+        """Save the last iteration, unless parameters were restored: a run resumed from those would be another run."""
         if trainer.state is self._run and trainer.history.n_iter > self._saved:
             self._save(trainer)
 
@@ -60,7 +69,7 @@ class Checkpoint(Callback):
             save_in_folder(trainer, self.folder, self.keep)
         except DataError as error:
             warnings.warn(
-                f"{error} The run goes on; its last checkpoint is that of iteration {self._saved}.",
+                f"{error} The run continues; its last checkpoint is that of iteration {self._saved}.",
                 CheckpointWarning,
                 stacklevel=2,
             )
@@ -68,7 +77,7 @@ class Checkpoint(Callback):
             self._saved = trainer.history.n_iter
 
 
-def _seen(trainer: Trainer, folder: Path) -> str:
-    """The newest checkpoint that rank 0 sees there: by the time another looks, the first may have been written."""
+def _newest_name(trainer: Trainer, folder: Path) -> str:
+    """The newest checkpoint that rank 0 finds, or ""; another rank might already see the first one of this run."""
     found = checkpoints(folder) if trainer.comm.rank == 0 else []
     return trainer.comm.texts(found[0].name if found else "")[0]

@@ -1,4 +1,4 @@
-"""Stopping when a score no longer improves."""
+"""A callback that stops a run when a score no longer improves."""
 
 from __future__ import annotations
 
@@ -22,11 +22,25 @@ LOWER_IS_BETTER = (
 
 
 class EarlyStopping(Callback):
-    """Ends the run when ``monitor``, a column of the history, has not improved ``patience`` times running.
+    """Stops the run when a column of the history has not improved for ``patience`` measurements.
 
-    Whether higher or lower is better follows from the name. An improvement is one by more than ``min_delta``.
-    Iterations at which the column was not measured are passed over. ``restore_best`` puts the best parameters back,
-    however the run ended, and all variables to their forward pass.
+    Iterations at which the column was not measured are skipped.
+
+    Parameters
+    ----------
+    monitor : str, default "val_loss"
+        A column of the history; accuracies should rise, all others fall.
+    patience : int, default 10
+        Measurements without improvement before the run ends.
+    min_delta : float, default 0
+        Changes up to this size do not count as an improvement.
+    restore_best : bool, default True
+        Restore the best parameters at the end, however the run ended, and set all variables to their forward pass.
+
+    Attributes
+    ----------
+    best, best_iteration
+        The best value and its iteration, or None.
     """
 
     best: float | None
@@ -47,8 +61,8 @@ class EarlyStopping(Callback):
             raise InputError(f"patience must be a whole number >= 1, got {patience!r}.")
         self.monitor, self.patience, self.restore_best = monitor, patience, restore_best
         self.min_delta = number("min_delta", min_delta, low=0.0)
-        self._taken_up = False
-        self._start_anew()
+        self._resumed = False
+        self._reset()
 
     def on_train_begin(self, trainer: Trainer) -> None:
         if self.monitor.startswith("val_") and trainer.validation is None:
@@ -60,15 +74,16 @@ class EarlyStopping(Callback):
             raise InputError(
                 f"EarlyStopping watches {self.monitor!r}, but a regression has no accuracy. Watch 'val_loss' or 'loss'."
             )
-        if not self._taken_up:
-            self._start_anew()
+        if not self._resumed:
+            self._reset()
 
     def on_epoch_end(self, trainer: Trainer) -> None:
-        self._look(trainer)
+        self._update(trainer)
 
     def on_loop_end(self, trainer: Trainer) -> None:
-        self._look(trainer)  # where another callback ended the iteration before this one was told
-        self._taken_up = False
+        # another callback may have ended the last iteration before on_epoch_end was called here
+        self._update(trainer)
+        self._resumed = False
         if self.restore_best and self._params is not None and self.best_iteration != trainer.history.n_iter:
             device = trainer.state.u.device
             trainer.restore([{name: p.to(device) for name, p in block.items()} for block in self._params])
@@ -76,12 +91,12 @@ class EarlyStopping(Callback):
     def on_train_end(self, trainer: Trainer, result: Result) -> None:
         self._params = None
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self.best = self.best_iteration = self._params = None
         self._waited = self._seen = 0
 
-    def _look(self, trainer: Trainer) -> None:
-        """Read the rows not seen yet: one, or more in a run resumed from a file that did not know this callback."""
+    def _update(self, trainer: Trainer) -> None:
+        """Read the rows not read yet: one, or all in a run resumed from a checkpoint without this callback's state."""
         for k in range(self._seen + 1, trainer.history.n_iter + 1):
             value = trainer.history[self.monitor][k - 1]
             if value is None:
@@ -118,14 +133,14 @@ class EarlyStopping(Callback):
         return tensors, meta
 
     def resume(self, trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        self._start_anew()
-        self._taken_up = True
-        if meta["monitor"] == self.monitor:  # else the history tells the new score from the start
+        self._reset()
+        self._resumed = True
+        if meta["monitor"] == self.monitor:  # else the new column is read from the start of the history
             self.best, self.best_iteration = meta["best"], meta["best_iteration"]
             self._waited, self._seen = int(meta["waited"]), int(meta["seen"])
             if meta["parameters"]:
                 self._params = _blocks(tensors, len(trainer.state.params))
-        self._look(trainer)
+        self._update(trainer)
 
 
 def _blocks(tensors: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""The history on disk while a run goes: CSV and JSON lines. And what every logger shares."""
+"""Callbacks that write the history during a run, as CSV or JSON lines, and their base class."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 
 class Logger(Callback, ABC):
-    """Writes each iteration somewhere. Subclasses have ``_open`` (may raise), ``_first``, ``_log`` and ``_close``.
+    """Base class of callbacks that write each iteration somewhere.
 
-    ``_first`` comes before the first row of a run, new or resumed: only then is it known where the run starts.
-    A logger that fails later warns and falls silent, so that hours of training are not lost to a full disk.
+    Subclasses implement ``_open`` (may raise), ``_first``, ``_log`` and ``_close``. ``_first`` is called before the
+    first row of a new or resumed run, when it is known where the run starts. If a logger fails later, a warning is
+    issued and logging stops, so that training is not lost to a full disk.
     """
 
     every_rank = False
@@ -58,20 +59,20 @@ class Logger(Callback, ABC):
     def _guarded(self, action: Callable[[T], None], argument: T) -> None:
         try:
             action(argument)
-        except Exception as error:  # the libraries behind it have errors of their own
+        except Exception as error:  # tracking libraries raise errors of their own
             self._broken = True
-            message = f"{type(self).__name__} failed: {error}. The run goes on without it."
+            message = f"{type(self).__name__} failed: {error}. The run continues without it."
             warnings.warn(message, CallbackWarning, stacklevel=3)
 
     @abstractmethod
     def _open(self, trainer: Trainer) -> None:
-        """Get ready to write; an error here ends the run before it begins."""
+        """Prepare for writing; an error here ends the run before the first iteration."""
 
     def _close(self, result: Result) -> None:
-        """Nothing to do, for files."""
+        """Finish writing; nothing to do for files."""
 
     def _first(self, history: History) -> None:
-        """Nothing to do, for most."""
+        """Called before the first row; does nothing by default."""
 
     @abstractmethod
     def _log(self, row: dict[str, Value]) -> None:
@@ -79,7 +80,7 @@ class Logger(Callback, ABC):
 
 
 class _FileLogger(Logger):
-    """One line an iteration. The file always holds the run's own history, so a resumed run leaves no line twice."""
+    """One line per iteration. The file is rewritten from the history at the start, so a resumed run repeats no line."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -99,11 +100,10 @@ class _FileLogger(Logger):
             file.write(lines.encode("utf-8"))
 
     def _log(self, row: dict[str, Value]) -> None:
-        plain = History({name: [value] for name, value in row.items()}).to_dict()
-        with self.path.open(
-            "a", encoding="utf-8", newline=""
-        ) as file:  # closed each time: whole lines on disk
-            file.write(self._line({name: values[0] for name, values in plain.items()}))
+        writable = History({name: [value] for name, value in row.items()}).to_dict()
+        # closed after each line, so that whole lines are on disk
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(self._line({name: values[0] for name, values in writable.items()}))
 
     def _heading(self) -> str:
         return ""
@@ -114,7 +114,12 @@ class _FileLogger(Logger):
 
 
 class CSVLogger(_FileLogger):
-    """The history as a CSV file, a line an iteration; empty where a column was not measured."""
+    """Writes the history as a CSV file, one line per iteration; fields that were not measured are empty.
+
+    Parameters
+    ----------
+    path : str or path
+    """
 
     def _heading(self) -> str:
         return _csv(list(History()))
@@ -124,7 +129,12 @@ class CSVLogger(_FileLogger):
 
 
 class JSONLinesLogger(_FileLogger):
-    """The history as JSON lines, an object an iteration; null where a column was not measured."""
+    """Writes the history as JSON lines, one object per iteration; values that were not measured are null.
+
+    Parameters
+    ----------
+    path : str or path
+    """
 
     def _line(self, row: dict[str, Value]) -> str:
         return json.dumps(row, allow_nan=False) + "\n"
@@ -137,12 +147,12 @@ def _csv(values: list[Any]) -> str:
 
 
 def measured(row: dict[str, Value]) -> dict[str, float]:
-    """The numbers of a row, without the iteration, which is every library's step."""
+    """The measured numbers of a row, without the iteration, which trackers take as their step."""
     return {name: float(value) for name, value in row.items() if value is not None and name != "iteration"}
 
 
 def settings(trainer: Trainer) -> dict[str, Any]:
-    """The run in words and numbers, for libraries that show settings."""
+    """The settings of the run, for experiment trackers."""
     options = asdict(trainer.options)
     options |= options.pop("subproblems")
     about = {

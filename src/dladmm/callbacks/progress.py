@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, plain lines in logs."""
+"""A callback that shows progress: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Shows iteration, loss and accuracy on ``stream`` (standard error): a rich bar on a terminal, else lines.
+    """Shows iteration, loss and accuracy: a rich progress bar on a terminal, else lines.
 
     Without a terminal a line is printed at iterations 1, 2, 5, 10, 20, 50, ... and at the last.
+
+    Parameters
+    ----------
+    description : str, default "training"
+    stream : file, optional
+        Where to write; standard error by default.
     """
 
     every_rank = False

@@ -1,4 +1,4 @@
-"""Ending a run from outside: SIGINT and SIGTERM let the iteration finish."""
+"""A callback that ends a run cleanly on SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 
 class StopOnSignal(Callback):
-    """Ends the run after the present iteration when SIGINT or SIGTERM arrives; a second one interrupts at once.
+    """Ends the run after the present iteration on SIGINT or SIGTERM; a second signal interrupts immediately.
 
-    ``received`` is the number of the signal, or None. Outside the main thread, where Python takes no signals, it does
-    nothing.
+    Does nothing outside the main thread, where Python cannot install signal handlers.
+
+    Attributes
+    ----------
+    received : int or None
+        The number of the signal.
     """
 
     def __init__(self) -> None:

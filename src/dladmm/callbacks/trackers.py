@@ -1,4 +1,4 @@
-"""Thin adapters on experiment trackers; each library is imported only when its callback is used."""
+"""Callbacks for experiment trackers; each library is imported only when its callback is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(Logger):
-    """Every column of the history as a scalar under ``log_dir``, and the certificate as text."""
+    """Logs every column of the history as a TensorBoard scalar, and the certificate as text.
+
+    Parameters
+    ----------
+    log_dir : str or path
+    """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self.log_dir = os.fspath(log_dir)
@@ -27,7 +32,7 @@ class TensorBoard(Logger):
         self._writer: Any = None
 
     def _first(self, history: History) -> None:
-        """``purge_step`` hides what a run that was killed logged after its last checkpoint."""
+        """``purge_step`` hides what an interrupted run logged after its last checkpoint."""
         self._writer = self._library.SummaryWriter(self.log_dir, purge_step=history.n_iter)
 
     def _log(self, row: dict[str, Value]) -> None:
@@ -44,7 +49,13 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """Weights & Biases: ``init`` is handed to ``wandb.init``; a run that is already active is used and left open."""
+    """Logs to Weights & Biases; an active run is used and left open, else one is started.
+
+    Parameters
+    ----------
+    init
+        Keyword arguments of ``wandb.init``.
+    """
 
     def __init__(self, **init: Any) -> None:
         self.init = init
@@ -67,10 +78,22 @@ class WandB(Logger):
 
 
 class MLflow(Logger):
-    """MLflow, through its client and without its global state.
+    """Logs to MLflow through its client, without its global state.
 
-    A new run is made in ``experiment`` (made where it does not exist); ``run_id`` adds to an existing run instead.
-    ``tracking_uri=None`` takes the one MLflow is set to.
+    Parameters
+    ----------
+    experiment : str, default "dladmm"
+        Name of the experiment of the new run; created if it does not exist.
+    run_name : str, optional
+    tracking_uri : str, optional
+        None uses MLflow's configured URI.
+    run_id : str, optional
+        Add to this existing run instead of creating one.
+
+    Attributes
+    ----------
+    last_run_id : str or None
+        The run that was written to.
     """
 
     def __init__(

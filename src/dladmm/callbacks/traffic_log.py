@@ -1,4 +1,4 @@
-"""What a rank hands to the others in an iteration, as it is counted where it is handed over."""
+"""A callback that records the communication of every iteration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 
 class TrafficLog(Callback):
-    """Calls, bytes and seconds of communication of every iteration; ``str()`` is what ``--profile`` prints.
+    """Records calls, bytes and seconds of communication of every iteration; ``str()`` is what ``--profile`` prints.
 
-    Bytes are those of the tensors given to a collective call, on one rank. What a network card sees depends on the
+    Bytes are the sizes of the tensors passed to collective calls on one rank. The traffic on the network depends on the
     algorithm of the backend: a ring sends 2 (p - 1)/p times as much in a reduction over p ranks.
+
+    Attributes
+    ----------
+    iterations : list of Traffic
+        One entry per iteration.
     """
 
     def __init__(self) -> None:
@@ -37,7 +42,7 @@ class TrafficLog(Callback):
 
     @property
     def typical(self) -> Traffic:
-        """The median of the iterations, each quantity by itself."""
+        """The median over the iterations, of each quantity separately."""
         if not self.iterations:
             return Traffic()
         return Traffic(
@@ -48,7 +53,7 @@ class TrafficLog(Callback):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For ``metrics.json``."""
+        """The medians as a dictionary for ``metrics.json``."""
         typical = self.typical
         return {
             "ranks": self.size,
@@ -62,9 +67,9 @@ class TrafficLog(Callback):
         if self.size == 1:
             return "communication  none: one process"
         typical = self.typical
-        rows = f" ({typical.exchanged:,} of them boundary rows)" if typical.exchanged else ""
+        boundary = f" ({typical.exchanged:,} of them boundary rows)" if typical.exchanged else ""
         return (
-            f"communication  {typical.calls} calls and {typical.bytes:,} bytes{rows} an iteration on each of "
+            f"communication  {typical.calls} calls and {typical.bytes:,} bytes{boundary} per iteration on each of "
             f"{self.size} ranks, measuring included (median); {1e3 * typical.seconds:.2f} ms in them of "
             f"{1e3 * median(self._walls or [0.0]):.2f} ms"
         )

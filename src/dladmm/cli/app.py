@@ -1,4 +1,4 @@
-"""The command line. Errors are words on standard error and exit code 2, never a traceback."""
+"""The ``dladmm`` command; errors are printed on standard error without a traceback."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def demo(
 
 
 def main() -> None:
-    """Entry point: an error is a line or two on standard error; --debug shows where it came from.
+    """Entry point: an error is printed as a line or two on standard error; --debug shows the traceback.
 
-    Exit code 2 for what the user can mend (input, files, folders, a full disk), 1 for a fault of the library itself.
+    Exit code 2 for errors the user can fix (input, files, folders, a full disk), 1 for a fault of the library.
     """
     try:
         app()
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        message, code = _words(error)
+        message, code = _message_and_code(error)
         rank = rank_of_environment()
         if "--json" in sys.argv and rank == 0:
             typer.echo(json.dumps({"error": message}))
@@ -80,7 +80,7 @@ def main() -> None:
         sys.exit(code)
 
 
-def _words(error: Exception) -> tuple[str, int]:
+def _message_and_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, DistributedError):
         return str(error), 1
     if isinstance(error, DladmmError):

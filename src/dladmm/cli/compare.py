@@ -1,4 +1,4 @@
-"""``dladmm compare mlp`` and ``dladmm compare gcn``: one command, for they take the same flags."""
+"""``dladmm compare``: trains with several methods on the same data."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _run(
     from dladmm.compare.table import show, summary
 
     config = merged(None, run_flags(flags))
-    every = [name for name in METHODS if config.network == "mlp" or name != "admm"]  # which trains MLPs only
+    every = [name for name in METHODS if config.network == "mlp" or name != "admm"]  # admm trains MLPs only
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else every
     comparison = Comparison(config, tuple(names), seeds, _rates(lr or []))
     folder = out or Path(f"runs/compare-{config.network}-{comparison.source}")

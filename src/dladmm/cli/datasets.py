@@ -1,4 +1,4 @@
-"""`dladmm datasets list | fetch NAME | verify [NAME]`."""
+"""``dladmm datasets list``, ``fetch NAME`` and ``verify [NAME]``."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def verify_command(
 
 @contextmanager
 def _errors_as_lines(as_json: bool) -> Iterator[None]:
-    """An error the library foresaw becomes a line or two on stderr and exit code 2."""
+    """Print a :class:`DladmmError` as a line or two on stderr and exit with code 2."""
     try:
         yield
     except DladmmError as error:
@@ -107,7 +107,7 @@ def _print_json(value: dict[str, Any]) -> None:
 
 
 def _verdicts(reports: list[FileReport]) -> Iterator[str]:
-    """A line for a data set that is whole or absent; a line a file for one that is neither."""
+    """One line per data set that is complete or absent, else one line per file."""
     for name in DATASETS:
         mine = [report for report in reports if report.dataset == name]
         states = {report.state for report in mine}

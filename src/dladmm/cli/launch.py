@@ -1,4 +1,4 @@
-"""The command line under torchrun (or whatever sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as it does)."""
+"""Runs the command line under torchrun, or a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE, Communicator, DistributedError, Group, current
 
 TIMEOUT = 300.0
-"""Seconds after which a rank that hears nothing of another gives up; loading data counts as silence."""
+"""Seconds without communication (including loading data) after which a rank gives up."""
 
 
 def rank_of_environment() -> int:
-    """This process's rank as the launcher numbered it, 0 without one."""
+    """This process's rank as set by the launcher; 0 without one."""
     return int(os.environ.get("RANK", "0"))
 
 
 def check_command(name: str | None) -> None:
-    """Only training is spread over ranks: the other commands would do the same work as often as there are ranks."""
+    """Raise for commands other than ``train`` under a launcher: every rank would do the same work."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and name != "train":
         raise InputError(f"dladmm {name} runs in one process; leave torchrun out.")
 
 
 def restarted() -> bool:
-    """Whether torchrun has started this process anew after a failure."""
+    """Whether torchrun has restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def check_folder_is_known(out: str | None) -> None:
-    """A run that the launcher may restart needs a folder that the restarted one finds again."""
+    """Raise if the launcher may restart the run and no folder is given, for the restarted run needs its checkpoints."""
     if out is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0:
         raise InputError("with --max-restarts give --out, so that a restarted run finds its checkpoints.")
 
 
 def local_device(device: str) -> str:
-    """``auto`` and ``cuda`` as this process's own GPU: ranks of one machine share it by their local rank."""
+    """``auto`` and ``cuda`` replaced by the GPU of this process's local rank; other devices are unchanged."""
     if "LOCAL_RANK" not in os.environ or device not in ("auto", "cuda") or not torch.cuda.is_available():
         return device
     return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
 
 
-def _fresh(store: Any) -> Any:
-    """A part of the store of its own for every start.
+def _store_of_this_start(store: Any) -> Any:
+    """The store with a prefix that is different for every restart.
 
-    torchrun keeps one store for all starts of a run, and a restarted rank may find there the address at which another
-    one listened before it died. One agent counts its restarts, so that the count tells starts apart; several agents
-    count each for itself, and have to be asked for a new store every time.
+    torchrun keeps one store for all restarts of a run, and a restarted rank may find the address of a dead one there.
+    A single agent counts its restarts, which gives the prefix; several agents count separately, so torchrun must be
+    configured to create a new store every time.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return store
@@ -70,7 +70,7 @@ def _fresh(store: Any) -> Any:
 
 @contextmanager
 def launched(device: str, timeout: float = TIMEOUT) -> Iterator[Communicator]:
-    """The process group the launcher asks for, made for the while; one process alone without a launcher."""
+    """Context manager: the process group of the launcher, created and destroyed here; ALONE without a launcher."""
     if not timeout > 0:
         raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
     if dist.is_available() and dist.is_initialized():
@@ -86,14 +86,16 @@ def launched(device: str, timeout: float = TIMEOUT) -> Iterator[Communicator]:
     try:
         store, rank, size = next(rendezvous("env://", timeout=wait))
         kind = "nccl" if on_gpu else "gloo"
-        dist.init_process_group(kind, store=_fresh(store), rank=rank, world_size=size, timeout=wait)
+        dist.init_process_group(
+            kind, store=_store_of_this_start(store), rank=rank, world_size=size, timeout=wait
+        )
     except InputError:
         raise
     except (RuntimeError, ValueError) as error:
         raise DistributedError(f"the ranks could not find each other: {error}") from error
     try:
         yield Group()
-    except DistributedError:  # a group with a dead member cannot be ended in order
+    except DistributedError:  # a group with a dead member cannot be destroyed cleanly
         raise
     else:
         dist.destroy_process_group()

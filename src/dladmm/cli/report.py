@@ -1,4 +1,4 @@
-"""``dladmm report``: a run, or a folder of runs, as one page."""
+"""``dladmm report``: writes a run, or a folder of runs, as one HTML page."""
 
 from __future__ import annotations
 

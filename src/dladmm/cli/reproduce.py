@@ -1,4 +1,4 @@
-"""``dladmm reproduce``: the paper's experiments; :mod:`dladmm.reproduce` does the work."""
+"""``dladmm reproduce``: runs the paper's experiments with :mod:`dladmm.reproduce`."""
 
 from __future__ import annotations
 

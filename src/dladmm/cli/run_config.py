@@ -1,4 +1,4 @@
-"""The settings of a run of the command line: from a TOML file and flags, and back to the run folder."""
+"""The settings of a command-line run: read from a TOML file and flags, written to the run folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from dladmm.base.errors import DataError, InputError
 
 RESUMABLE = {"max_iter", "device", "out", "max_memory"}
-"""What may differ when a run is taken up again."""
+"""Settings that may change when a run is resumed."""
 
 KINDS: dict[str, tuple[type, ...]] = {
     "max_iter": (int,),
@@ -21,12 +21,12 @@ KINDS: dict[str, tuple[type, ...]] = {
     "max_memory": (int, str),
     "hidden": (tuple,),
 }
-"""Types of the settings; those not named are text."""
+"""Types of the settings; those not listed are strings."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that makes a run what it is; ``None`` leaves a setting to the library's default."""
+    """The settings that determine a run's result; ``None`` uses the library's default."""
 
     network: str = "mlp"
     dataset: str | None = None
@@ -57,9 +57,7 @@ class RunConfig:
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
         if len(sources) != 1:
             given = " and ".join(f"--{name}" for name in sources) or "none"
-            raise InputError(
-                f"exactly one of --dataset, --csv and --npz must say where the data are; got {given}."
-            )
+            raise InputError(f"exactly one of --dataset, --csv and --npz must be given; got {given}.")
         if self.csv is not None and self.target is None:
             raise InputError("--csv needs --target: the name of the column to predict.")
         if not 0 < self.test_fraction < 1:
@@ -67,12 +65,13 @@ class RunConfig:
 
     @property
     def widths(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
         if self.hidden is not None:
             return self.hidden
         return (128,) if self.network == "gcn" else (100, 100)
 
     def penalty(self) -> dict[str, Any] | str | None:
-        """``l2:0.1`` and the like, as the library spells it."""
+        """The regularizer argument for ``train``, from text such as ``l2:0.1``."""
         if self.regularizer is None:
             return "auto"
         if self.regularizer == "none":
@@ -87,7 +86,7 @@ class RunConfig:
             raise InputError(message) from error
 
     def options(self) -> dict[str, Any]:
-        """What goes to ``train`` by name."""
+        """The options for ``train``."""
         chosen: dict[str, Any] = {"max_iter": self.max_iter, "preset": self.preset}
         if self.mode != "convergent":
             chosen["mode"] = self.mode
@@ -99,6 +98,7 @@ class RunConfig:
         return chosen
 
     def to_toml(self) -> str:
+        """The settings as TOML text, without those that are None."""
         lines = [f"{key} = {_toml(value)}" for key, value in asdict(self).items() if value is not None]
         return "\n".join(lines) + "\n"
 
@@ -111,12 +111,14 @@ def merged(file: Path | None, flags: dict[str, Any]) -> RunConfig:
 
 
 def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
-    """The settings of an earlier run; only what does not change the run may be given anew."""
+    """The settings of an earlier run; flags may only change those in RESUMABLE."""
     given = {name: value for name, value in flags.items() if value is not None and name != "network"}
     changed = sorted(set(given) - RESUMABLE)
     if changed:
         names = ", ".join("--" + name.replace("_", "-") for name in changed)
-        raise InputError(f"--resume takes the settings from {folder}; {names} cannot be changed on the way.")
+        raise InputError(
+            f"--resume takes the settings from {folder}; {names} cannot be changed when resuming."
+        )
     before = _checked(read_toml(folder / "config.toml"))
     if flags.get("network") not in (None, before.network):
         raise InputError(
@@ -126,16 +128,14 @@ def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file; raises DataError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist.") from error
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: bad TOML, bad UTF-8, a number of 5,000 digits
+    # ValueError: bad TOML, bad UTF-8, a number of 5,000 digits
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a TOML file: {error}") from error
 
 

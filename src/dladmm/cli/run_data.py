@@ -1,4 +1,4 @@
-"""The data of a run of the command line, whatever they came from."""
+"""Loads the data of a command-line run from a named data set, a CSV file or an npz file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Training and test rows for an MLP; ``classes`` are the label names, None for regression."""
+class TableData:
+    """Training and test data for an MLP.
+
+    ``x_train`` and ``x_test`` have shape (rows, features), ``y_train`` and ``y_test`` (rows,) or (rows, n_outputs).
+    ``classes`` are the label names, None for regression; ``features`` the column names, if known.
+    """
 
     x_train: Any
     y_train: Any
@@ -35,13 +39,14 @@ class Rows:
     features: list[str] = field(default_factory=list)
 
     def describe(self) -> str:
+        """The sizes in words."""
         kind = f"{self.n_outputs} outputs" if self.classes is None else f"{len(self.classes)} classes"
-        rows = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
-        return f"{rows}, {self.x_train.shape[1]} features, {kind}"
+        sizes = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
+        return f"{sizes}, {self.x_train.shape[1]} features, {kind}"
 
 
-def load_rows(config: RunConfig) -> Rows:
-    """Rows of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
+def load_rows(config: RunConfig) -> TableData:
+    """The data of a named data set, a CSV file or an npz file (x, y, or x_train, y_train, x_test, y_test)."""
     if config.dataset is not None:
         data = datasets.load(config.dataset, data_dir=config.data_dir)
         if not isinstance(data, ImageData):
@@ -55,15 +60,15 @@ def load_rows(config: RunConfig) -> Rows:
         y = np.concatenate([arrays["y_train"], arrays["y_test"]])
         encoded, n_outputs, classes = _encode(y, config.loss)
         n = len(arrays["y_train"])
-        return Rows(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
+        return TableData(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
     arrays = read_npz(Path(str(config.npz)), ("x", "y"))
     return _split(arrays["x"], arrays["y"], [], config)
 
 
-def rows_of(data: ImageData) -> Rows:
-    """A loaded data set; its classes are its labels."""
+def rows_of(data: ImageData) -> TableData:
+    """A named data set in the form of a run; its classes are 0, 1, 2, ..."""
     names = list(range(data.n_classes))
-    return Rows(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
+    return TableData(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
 
 
 def load_graph(config: RunConfig) -> Any:
@@ -83,7 +88,7 @@ def load_graph(config: RunConfig) -> Any:
     arrays = read_npz(path, ("x", "edge_index", "y", "train_mask"))
     y, edges = (_whole(arrays[name], name, path) for name in ("y", "edge_index"))
     if y.ndim != 1 or len(y) == 0 or int(y.max()) >= MOST_CLASSES:
-        raise InputError(f"{path}: y must hold one class a node, numbered 0, 1, 2, ...; got {y.shape}.")
+        raise InputError(f"{path}: y must hold one class per node, numbered 0, 1, 2, ...; got {y.shape}.")
     none = np.zeros(len(y), dtype=bool)
     train, val, test = (
         torch.from_numpy(_whole(arrays.get(f"{part}_mask", none), f"{part}_mask", path) != 0)
@@ -105,24 +110,24 @@ def load_graph(config: RunConfig) -> Any:
 
 
 def _whole(array: Array, name: str, path: Path) -> Array:
-    """Whole numbers as int64; what is not one is refused, not cut off."""
+    """The array as int64; raises for fractions instead of truncating them."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and not (array == np.rint(array)).all()):
         raise InputError(f"{path}: {name} must hold whole numbers, got dtype {array.dtype} with others.")
     return array.astype(np.int64)
 
 
-def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> Rows:
+def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) -> TableData:
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or len(x) != (len(y) if y.ndim else None):
         raise InputError(
-            f"x must have one row a sample and y one entry a row; got shapes {x.shape} and {y.shape}."
+            f"x must have one row per sample and y one entry per row; got shapes {x.shape} and {y.shape}."
         )
     kept, held, encoded, n_outputs, classes = split_rows(y, config)
-    return Rows(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+    return TableData(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
 
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
-    """The numbers of training and of test rows, and the targets as :func:`_encode` gives them."""
+    """Indices of training and of test rows, and the encoded targets, number of outputs and classes."""
     encoded, n_outputs, classes = _encode(y, config.loss)
     stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None
     try:
@@ -138,10 +143,10 @@ def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, l
 
 
 def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
-    """Labels as 0..C-1 with their names, or real targets as columns."""
+    """Encoded targets, number of outputs, and class names: labels as 0..C-1, or real targets (rows, n_outputs)."""
     if get_loss(loss).kind == "classification":
         if y.ndim != 1 or len(y) == 0:
-            raise InputError(f"the target must hold one label a row, got shape {y.shape}.")
+            raise InputError(f"the target must hold one label per row, got shape {y.shape}.")
         classes, encoded = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise InputError(f"the target holds one class only ({classes[0]}); at least two are needed.")

@@ -1,4 +1,4 @@
-"""``dladmm train`` and ``dladmm predict``: what happens between the flags and the run folder."""
+"""The work of ``dladmm train`` and ``dladmm predict``: load data, train, write the run folder, predict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import Rows, load_graph
+from dladmm.cli.run_data import TableData, load_graph
 from dladmm.cli.sharded_rows import load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import partitioned
@@ -41,8 +41,8 @@ from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run of the command line."""
+class FinishedRun:
+    """The result of a command-line run, its folder, and the signal that ended it (or None)."""
 
     result: Result
     folder: Path
@@ -51,6 +51,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
+        """0 for success, 1 for a failed run, 128 plus the signal if it was interrupted."""
         if self.signal is not None:
             return 128 + self.signal
         if self.result.status is Status.INTERRUPTED:
@@ -59,24 +60,24 @@ class Run:
 
 
 @dataclass(frozen=True)
-class HowToRun:
-    """What changes nothing of a run's result: how often it is saved, how long ranks wait, what is told of it."""
+class Execution:
+    """Settings that do not affect the result: checkpoint interval, timeout between ranks, profiling output."""
 
     checkpoint_every: int = 10
     timeout: float = TIMEOUT
     profile: bool = False
 
 
-def run_training(config: RunConfig, resume: bool, how: HowToRun | None = None) -> Run:
-    """Load, say what will happen, train, write the run folder; under torchrun with the other ranks."""
-    how = HowToRun() if how is None else how
+def run_training(config: RunConfig, resume: bool, execution: Execution | None = None) -> FinishedRun:
+    """Load the data, announce the run, train, and write the run folder; under torchrun with the other ranks."""
+    execution = Execution() if execution is None else execution
     check_folder_is_known(config.out)
     config = replace(config, device=local_device(config.device))
-    with launched(config.device, how.timeout) as comm:
-        return _run(config, resume, how, comm)
+    with launched(config.device, execution.timeout) as comm:
+        return _run(config, resume, execution, comm)
 
 
-def _run(config: RunConfig, resume: bool, how: HowToRun, comm: Communicator) -> Run:
+def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicator) -> FinishedRun:
     folder = Path(
         config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
@@ -85,27 +86,27 @@ def _run(config: RunConfig, resume: bool, how: HowToRun, comm: Communicator) -> 
     stop, traffic = StopOnSignal(), TrafficLog()
     fit = _train_gcn if config.network == "gcn" else _train_mlp
     with comm.together():
-        checkpoint = Checkpoint(folder / "checkpoints", every=how.checkpoint_every, resume=resume)
+        checkpoint = Checkpoint(folder / "checkpoints", every=execution.checkpoint_every, resume=resume)
         if comm.rank == 0:
             if not resume and checkpoints(folder / "checkpoints"):
                 raise InputError(
-                    f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --out."
+                    f"{folder} already holds a run: continue it with --resume {folder}, or choose another --out."
                 )
             _write_config(config, folder)
     callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop, traffic]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # said in words before training
+        warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # announced before training
         result, extra = fit(config, callbacks, folder, comm)
     if comm.rank == 0:
         write_run(result, folder, asdict(config), traffic=traffic.to_dict())
         save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
-        if how.profile:
+        if execution.profile:
             print(traffic, file=sys.stderr, flush=True)
-    return Run(result, folder, stop.received, comm.rank)
+    return FinishedRun(result, folder, stop.received, comm.rank)
 
 
 def _write_config(config: RunConfig, folder: Path) -> None:
-    """Before training, so that a run that is killed can be taken up again."""
+    """Write config.toml before training, so that an interrupted run can be resumed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / "config.toml") as file:
@@ -117,19 +118,19 @@ def _write_config(config: RunConfig, folder: Path) -> None:
 def _train_mlp(
     config: RunConfig, callbacks: list[Callback], folder: Path, comm: Communicator
 ) -> tuple[Result, dict[str, Any]]:
-    rows = load_own_rows(config, comm)
-    widths = [rows.x_train.shape[1], *config.widths, rows.n_outputs]
+    data = load_own_rows(config, comm)
+    widths = [data.x_train.shape[1], *config.widths, data.n_outputs]
     with comm.together():
         chain = mlp(widths, config.activation)
         if comm.rank == 0:
             of = "" if comm.alone else f" on rank 0 of {comm.size}"
-            _announce(config, rows.describe() + of, widths, _needs(config, chain, rows), folder)
+            _announce(config, data.describe() + of, widths, _peak_bytes(config, chain, data), folder)
     result = train(
         chain,
-        lambda rank, world: (rows.x_train, rows.y_train),
+        lambda rank, world: (data.x_train, data.y_train),
         loss=config.loss,
         regularizer=config.penalty(),
-        validation=lambda rank, world: (rows.x_test, rows.y_test),
+        validation=lambda rank, world: (data.x_test, data.y_test),
         random_state=config.seed,
         device=config.device,
         dtype=config.dtype,
@@ -137,7 +138,7 @@ def _train_mlp(
         communicator=comm,
         **config.options(),
     )
-    return result, {"classes": rows.classes, "features": rows.features, "target": config.target}
+    return result, {"classes": data.classes, "features": data.features, "target": config.target}
 
 
 def _train_gcn(
@@ -175,7 +176,7 @@ def _train_gcn(
 
 
 def _announce(config: RunConfig, data: str, widths: list[int], memory: float, folder: Path) -> None:
-    """What the run is about to do, on standard error."""
+    """Print data, network, memory and guarantee on standard error before training."""
     bias = 0 if config.network == "gcn" else 1
     parameters = sum((a + bias) * b for a, b in pairwise(widths))
     options = make_options(**config.options())
@@ -194,33 +195,33 @@ def _announce(config: RunConfig, data: str, widths: list[int], memory: float, fo
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _needs(config: RunConfig, chain: Chain, rows: Rows) -> int:
-    """What the run's tensors will take at their peak, in bytes."""
+def _peak_bytes(config: RunConfig, chain: Chain, data: TableData) -> int:
+    """Peak memory of the run's tensors, in bytes."""
     options, dtype = make_options(**config.options()), check_dtype(config.dtype)
     needs = needs_of(
         chain,
-        rows.x_train,
+        data.x_train,
         options,
         options.penalty(config.penalty()),
         dtype=dtype,
         device=check_device(config.device),
-        n_validation=len(rows.x_test),
+        n_validation=len(data.x_test),
     )
     if options.max_memory is None:
         return needs.peak
-    return replace(needs, at_once=chunk(needs, bytes_of(options.max_memory), rows.x_train)).peak
+    return replace(needs, at_once=chunk(needs, bytes_of(options.max_memory), data.x_train)).peak
 
 
 def _graph_bytes(widths: list[int], n_rows: int, dtype: str) -> float:
-    """Input, z, a and the cached predictions of every layer, temporaries of the widest, Gram matrices in float64."""
+    """Estimated bytes: input, z, a and predictions of every layer, temporaries of the widest, float64 Gram matrices."""
     size = 8 if dtype == "float64" else 4
-    rows = widths[0] + 4 * sum(widths[1:-1]) + 4 * widths[-1] + 3 * max(widths)
+    per_row = widths[0] + 4 * sum(widths[1:-1]) + 4 * widths[-1] + 3 * max(widths)
     grams = 3 * max(widths) ** 2 * 8 + sum(w**2 for w in widths[:-1]) * 8
-    return float(n_rows * rows * size + grams)
+    return float(n_rows * per_row * size + grams)
 
 
 def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
-    """Predictions of a run's network for the rows of a CSV file, written beside it or to ``out``."""
+    """Write predictions of a run's network for the rows of a CSV file, beside it or to ``out``; returns a summary."""
     model = load_model(run / "model.safetensors")
     if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
         raise InputError(
@@ -238,18 +239,18 @@ def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
     classes = model.extra.get("classes")
     if classes is None:
         header = [f"prediction{j or ''}" for j in range(output.shape[1])]
-        rows: Any = output.tolist()
+        predictions: Any = output.tolist()
     else:
         probabilities = model.loss.probabilities(output.double()).numpy()
         chosen = [classes[i] for i in model.loss.decision(output).tolist()]
         header = ["prediction", *(f"p({c})" for c in classes)]
-        rows = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
+        predictions = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
     target = file.with_suffix(".predictions.csv") if out is None else out
     try:
         with target.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
             writer.writerow(header)
-            writer.writerows(rows)
+            writer.writerows(predictions)
     except OSError as error:
         raise DataError(f"{target} could not be written: {error}") from error
-    return {"rows": len(rows), "file": str(target), "columns": header}
+    return {"rows": len(predictions), "file": str(target), "columns": header}

@@ -1,4 +1,4 @@
-"""The data of a run of the command line on several ranks: every rank reads its own rows."""
+"""Loads the data of a command-line run on several ranks: every rank reads its own rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dladmm.base.errors import DataError
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import Rows, load_rows, split_rows
+from dladmm.cli.run_data import TableData, load_rows, split_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.shards import share
 from dladmm.datasets._locate import find, roots
@@ -24,13 +24,13 @@ from dladmm.losses import get_loss
 Array = NDArray[Any]
 
 FIRST_ROW = {"mnist": VALIDATION_ROWS, "fashion_mnist": 0}
-"""Where the training rows of an image data set begin in its file."""
+"""Index of the first training row in an image data set's file."""
 
 
-def load_own_rows(config: RunConfig, comm: Communicator) -> Rows:
-    """As :func:`~dladmm.cli.run_data.load_rows`, of this rank's training and test rows.
+def load_own_rows(config: RunConfig, comm: Communicator) -> TableData:
+    """This rank's training and test rows, as :func:`~dladmm.cli.run_data.load_rows` returns them for one process.
 
-    CSV files and the data sets that come with the library are small, and read whole before they are cut.
+    CSV files and the data sets that come with the library are small: they are read completely, then sliced.
     """
     if comm.alone:
         return load_rows(config)
@@ -51,10 +51,10 @@ def load_own_rows(config: RunConfig, comm: Communicator) -> Rows:
         )
 
 
-def _images(config: RunConfig, comm: Communicator) -> Rows:
-    """Rows of the idx files where they lie; their checksums are left to ``dladmm datasets verify``."""
+def _images(config: RunConfig, comm: Communicator) -> TableData:
+    """This rank's rows of the idx files; checksums are not verified (``dladmm datasets verify`` does)."""
     entry = dataset(str(config.dataset))
-    places = {file.plain_name: find(entry, file, roots(config.data_dir)) for file in entry.files}
+    places = {file.unpacked_name: find(entry, file, roots(config.data_dir)) for file in entry.files}
     paths = {name: found.path for name, found in places.items() if found is not None}
     parts = []
     for part, first in (("train", FIRST_ROW[entry.name]), ("t10k", 0)):
@@ -70,10 +70,10 @@ def _images(config: RunConfig, comm: Communicator) -> Rows:
         pixels = idx_rows(images, rows)
         x = pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))).astype(np.float32) / np.float32(255)
         parts += [x, idx_rows(labels, rows).astype(np.int64)]
-    return Rows(parts[0], parts[1], parts[2], parts[3], 10, list(range(10)))
+    return TableData(parts[0], parts[1], parts[2], parts[3], 10, list(range(10)))
 
 
-def _npz(config: RunConfig, comm: Communicator) -> Rows:
+def _npz(config: RunConfig, comm: Communicator) -> TableData:
     path = Path(str(config.npz))
     with comm.together():
         names = set(npz_names(path))
@@ -89,12 +89,12 @@ def _npz(config: RunConfig, comm: Communicator) -> Rows:
             kept, held = (each[share(len(each), comm.rank, comm.size)] for each in (kept, held))
             parts = [npz_rows(path, "x", kept), encoded[kept], npz_rows(path, "x", held), encoded[held]]
     if n_outputs is not None:
-        return Rows(parts[0], parts[1], parts[2], parts[3], n_outputs, classes)
+        return TableData(parts[0], parts[1], parts[2], parts[3], n_outputs, classes)
     labels = [parts[1], parts[3]]
     if get_loss(config.loss).kind != "classification":
         columns = [y.astype(np.float64).reshape(len(y), -1) for y in labels]
-        return Rows(parts[0], columns[0], parts[2], columns[1], columns[0].shape[1], None)
+        return TableData(parts[0], columns[0], parts[2], columns[1], columns[0].shape[1], None)
     own = sorted({label for y in labels for label in np.unique(y).tolist()})
     everywhere = sorted({label for said in comm.texts(json.dumps(own)) for label in json.loads(said)})
     encoded_parts = [np.searchsorted(np.array(everywhere), y) for y in labels]
-    return Rows(parts[0], encoded_parts[0], parts[2], encoded_parts[1], len(everywhere), everywhere)
+    return TableData(parts[0], encoded_parts[0], parts[2], encoded_parts[1], len(everywhere), everywhere)

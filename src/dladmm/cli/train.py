@@ -45,13 +45,13 @@ MaxMemory = Annotated[
     typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
-Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to go on with.")]
+Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to continue.")]
 Every = Annotated[int, typer.Option(help="Iterations between two checkpoints.")]
 Timeout = Annotated[
     float, typer.Option(help="Under torchrun: seconds after which a silent rank is given up.")
 ]
 Profile = Annotated[
-    bool, typer.Option("--profile", help="Print what the ranks told each other, and how long.")
+    bool, typer.Option("--profile", help="Print calls, bytes and time of communication between ranks.")
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
 Json = Annotated[
@@ -168,41 +168,43 @@ def _run(
     resume: Path | None,
     config: Path | None,
     as_json: bool,
-    how: tuple[int, float, bool],
+    execution: tuple[int, float, bool],
 ) -> None:
     from dladmm.base.errors import InputError
-    from dladmm.cli.demo import show
+    from dladmm.cli.result_table import print_result
     from dladmm.cli.run_config import merged, resumed
-    from dladmm.cli.run_train import HowToRun, run_training
+    from dladmm.cli.run_train import Execution, run_training
 
     flags = run_flags(flags)
     if resume is not None and config is not None:
         raise InputError("--resume takes its settings from the run's folder; leave --config out.")
     settings = merged(config, flags) if resume is None else resumed(resume, flags)
-    run = run_training(settings, resume is not None, HowToRun(*how))
-    if run.rank > 0:  # the first one speaks for all
+    run = run_training(settings, resume is not None, Execution(*execution))
+    if run.rank > 0:  # only rank 0 prints
         raise typer.Exit(run.exit_code)
     if as_json:
         metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
         typer.echo(json.dumps({"run": str(run.folder)} | metrics))
     else:
-        show(run.result, f"dlADMM, {settings.network} on {settings.dataset or settings.csv or settings.npz}")
+        print_result(
+            run.result, f"dlADMM, {settings.network} on {settings.dataset or settings.csv or settings.npz}"
+        )
         typer.echo(
             f"Wrote the run to {run.folder} (config.toml, history.csv, metrics.json, model.safetensors)."
         )
     if run.exit_code > 128:
         typer.echo(
-            f"Interrupted. Go on with: dladmm train {settings.network} --resume {run.folder}", err=True
+            f"Interrupted. Continue with: dladmm train {settings.network} --resume {run.folder}", err=True
         )
     raise typer.Exit(run.exit_code)
 
 
 def run_flags(flags: dict[str, Any]) -> dict[str, Any]:
-    """Flags as the settings of a run have them."""
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
-    if isinstance(plain["hidden"], str):
-        plain["hidden"] = _widths(plain["hidden"])
-    return plain
+    """Flags converted to the types of the settings of a run: paths to str, widths to a tuple."""
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    if isinstance(settings["hidden"], str):
+        settings["hidden"] = _widths(settings["hidden"])
+    return settings
 
 
 def _widths(text: str) -> tuple[int, ...]:

@@ -31,8 +31,13 @@ class Replayed:
     """
 
     def __init__(
-        self, function: Callable[[], Any], key: Callable[[], Hashable], workspace: Workspace
+        self,
+        function: Callable[[], Any],
+        key: Callable[[], Hashable],
+        workspace: Workspace,
+        warm_calls: int = WARM_CALLS,
     ) -> None:
+        self._warm_calls = warm_calls
         self._function, self._key, self._workspace = function, key, workspace
         self._recorded: tuple[torch.cuda.CUDAGraph, Any] | None = None
         self._made_for: tuple[Hashable, ...] | None = None
@@ -49,7 +54,7 @@ class Replayed:
             self._made_for, self._recorded = key, None
         if self._recorded is None:
             self._calls += 1
-            if self._calls <= WARM_CALLS:
+            if self._calls <= self._warm_calls:
                 return self._function()
             try:
                 self._recorded = self._record()

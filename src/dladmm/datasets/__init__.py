@@ -1,4 +1,4 @@
-"""The benchmark data sets of the paper, and data that need no download.
+"""The benchmark data sets of the paper, and data sets that need no download.
 
 >>> from dladmm import datasets
 >>> datasets.load("karate")

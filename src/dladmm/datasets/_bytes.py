@@ -1,4 +1,4 @@
-"""Reading files that may be damaged or hostile: nothing is allocated on the word of the file alone."""
+"""Reads files that may be damaged or malicious, with bounded memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dladmm.base.errors import DataError
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """The whole file, which must not be longer than `limit` bytes."""
+    """The content of a file; raises DataError if it is longer than `limit` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -22,7 +22,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file of any size, in little memory."""
+    """The sha256 of a file, read in blocks."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -33,8 +33,8 @@ def sha256_of(path: Path) -> str:
 def inflate(data: bytes | memoryview, limit: int, source: str, *, raw: bool = False) -> bytes:
     """Decompress gzip (or, with `raw`, bare deflate as in a zip file) to at most `limit` bytes.
 
-    The stream must end exactly where the data ends. zlib stops after limit + 1 bytes of output, so a
-    decompression bomb costs no more than the honest file would.
+    The stream must end exactly where the data ends. zlib stops after limit + 1 bytes of output, so a decompression bomb
+    costs no more memory than a valid file.
     """
     stream = zlib.decompressobj(wbits=-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 16)
     try:

@@ -1,4 +1,4 @@
-"""Which data sets are there, and are their files the published ones."""
+"""Lists which data sets are present, and verifies the checksums of their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK, MISSING, DAMAGED = "ok", "missing", "damaged"
 
 @dataclass(frozen=True)
 class FileReport:
-    """One file of a data set as it lies on disk."""
+    """The state of one file of a data set on disk."""
 
     dataset: str
     file: str
@@ -29,7 +29,19 @@ class FileReport:
 
 
 def verify(name: str | None = None, *, data_dir: DataDir = None) -> list[FileReport]:
-    """Recompute the checksum of every file of one data set, or of all; embedded ones have none."""
+    """Recompute the checksums of the files of one data set, or of all; embedded data sets have no files.
+
+    Parameters
+    ----------
+    name : str, optional
+        One of `names()`; None verifies all.
+    data_dir : str or path, optional
+        A folder to look in before `$DLADMM_DATA` and the user's cache folder.
+
+    Returns
+    -------
+    list of FileReport
+    """
     folders = roots(data_dir)
     entries = DATASETS.values() if name is None else [dataset(name)]
     return [report for entry in entries for report in _verify(entry, folders)]
@@ -40,7 +52,8 @@ def _verify(entry: Dataset, folders: list[Path]) -> list[FileReport]:
     copy = _verify_file(entry, entry.copy, folders) if entry.copy else None
     if copy is None or copy.state == MISSING:
         return reports
-    return [report for report in reports if report.state != MISSING] + [copy]  # the copy alone will do
+    # the converted copy is sufficient, so other files may be missing
+    return [report for report in reports if report.state != MISSING] + [copy]
 
 
 def _verify_file(entry: Dataset, file: File, folders: list[Path]) -> FileReport:
@@ -52,7 +65,7 @@ def _verify_file(entry: Dataset, file: File, folders: list[Path]) -> FileReport:
 
 
 def overview(*, data_dir: DataDir = None) -> list[dict[str, Any]]:
-    """A row for every data set: what it is, and where it lies. Checksums are not computed."""
+    """A dictionary per data set with its description and location. Checksums are not computed."""
     folders = roots(data_dir)
     return [_row(entry, folders) for entry in DATASETS.values()]
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class File:
-    """A file as published."""
+    """A published file: name, size in bytes and sha256."""
 
     name: str
     size: int
     sha256: str
-    plain: tuple[int, str] | None = None  #: size and sha256 once unpacked, for a .gz file
+    unpacked: tuple[int, str] | None = None  #: size and sha256 after unpacking, for a .gz file
 
     @property
-    def plain_name(self) -> str:
+    def unpacked_name(self) -> str:
         return self.name.removesuffix(".gz")
 
 

@@ -1,8 +1,8 @@
-"""Fetching the published files: on request only, resumable, checked, from a second address if need be.
+"""Downloads the published files, on request only: resumable, verified, with fallback addresses.
 
-Bytes go to `FILE.part`, which outlives a cut connection and is continued by the next attempt. Only a
-complete file with the right sha256 ever gets its real name, by a rename. pooch keeps the registry and does
-the last check and the rename; `ResumingDownloader` is the part pooch does not have.
+Bytes go to `FILE.part`, which survives an interrupted connection and is continued by the next attempt. Only a complete
+file with the right sha256 gets its real name, by a rename. pooch keeps the registry and does the last check and the
+rename; `ResumingDownloader` adds what pooch lacks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,29 @@ from dladmm.datasets._locate import DataDir, find, roots
 from dladmm.datasets._registry import Dataset, dataset
 
 Progress = Callable[[str, int, int], None]  #: file name, bytes so far, bytes in all
-ATTEMPTS = 5  #: at one address, as long as each brings some bytes before the connection is cut
+ATTEMPTS = 5  #: per address, as long as each attempt receives some bytes
 TIMEOUT = (10.0, 60.0)  #: seconds to connect, and between two packets
-PATIENCE, SLOWEST = 60.0, 2000.0  #: seconds after which a server must have sent so many bytes a second
+PATIENCE, SLOWEST = 60.0, 2000.0  #: after so many seconds, the minimum average bytes per second
 CHUNK = 1 << 16
 
 
 def fetch(name: str, *, data_dir: DataDir = None, progress: Progress | None = None) -> list[Path]:
-    """Download what is missing or damaged of a data set; the paths of all its files.
+    """Download the missing or damaged files of a data set.
 
-    Files go to `data_dir`, else to `$DLADMM_DATA`, else to the user's cache folder. A file that lies in any
-    of them with the right checksum is left alone.
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+    data_dir : str or path, optional
+        Where to put the files; else `$DLADMM_DATA`, else the user's cache folder. A file with the right checksum in any
+        of them is kept.
+    progress : callable, optional
+        Called with file name, bytes so far and total bytes.
+
+    Returns
+    -------
+    list of Path
+        The paths of all files of the data set.
     """
     entry = dataset(name)
     if entry.embedded:
@@ -74,7 +86,7 @@ def _download(entry: Dataset, file: File, folder: Path, progress: Progress) -> P
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """pooch announces every file; the progress display already does."""
+    """Silence pooch's messages, which duplicate the progress display."""
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
@@ -84,11 +96,11 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 class _Failed(Exception):
-    """An address that did not give the file."""
+    """A download from one address failed."""
 
 
 class ResumingDownloader:
-    """What pooch calls to get one file: continues FILE.part, and turns to the next address on failure."""
+    """A pooch downloader for one file that continues FILE.part and tries the next address on failure."""
 
     def __init__(self, file: File, addresses: tuple[str, ...], progress: Progress = _silent) -> None:
         self.file, self.addresses, self.progress = file, addresses, progress
@@ -115,7 +127,7 @@ class ResumingDownloader:
         pieces = self._complete(url, part)
         if self._checked(part):
             return
-        if continued or pieces > 1:  # what lay there was no beginning of this file: once more from the start
+        if continued or pieces > 1:  # the partial file was not the beginning of this one: start again
             self._complete(url, part)
             if self._checked(part):
                 return
@@ -128,7 +140,7 @@ class ResumingDownloader:
         return False
 
     def _complete(self, url: str, part: Path) -> int:
-        """Fill `part` in as many pieces as it takes; their number."""
+        """Complete `part` in as many pieces as needed; returns their number."""
         for attempt in range(1, ATTEMPTS + 1):
             before = _size(part)
             try:
@@ -141,7 +153,7 @@ class ResumingDownloader:
         raise AssertionError("the last attempt returns or raises")
 
     def _continue(self, url: str, part: Path) -> None:
-        """Ask for the bytes that `part` still lacks, and append them."""
+        """Request the missing bytes of `part` and append them."""
         import requests
         from urllib3.exceptions import HTTPError
 
@@ -149,7 +161,7 @@ class ResumingDownloader:
         have = _size(part)
         if have >= total:  # complete, or too long to be a beginning: the checksum decides
             return
-        # identity: the .gz files are the data, not an encoding for the journey
+        # identity: the .gz files are the data, not a transfer encoding
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         try:
             with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:

@@ -1,4 +1,4 @@
-"""`load`: one function for every data set."""
+"""`load`: loads any data set by name."""
 
 from __future__ import annotations
 
@@ -37,28 +37,29 @@ def load(
 
     Parameters
     ----------
-    name:
+    name : str
         One of `names()`; case and hyphens do not matter.
-    data_dir:
+    data_dir : str or path, optional
         A folder to look in before `$DLADMM_DATA` and the user's cache folder.
-    download:
-        Fetch what is missing. Without it nothing ever touches the network.
-    verify:
+    download : bool, default False
+        Download missing files. Without it the network is never used.
+    verify : bool, default True
         Compare every file with its published sha256 before it is read.
-    options:
-        What the data set offers: `full` (mnist, fashion_mnist); `seed`, `labels_per_class`, `n_test`,
+    options
+        Options of the data set: `full` (mnist, fashion_mnist); `seed`, `labels_per_class`, `n_test`,
         `n_val`, `counts` (coauthor); the parameters of `karate`, `digits`, `moons`, `spirals`, `sbm`.
 
     Returns
     -------
     ImageData or GraphData
+        Samples with labels, or a graph with labelled nodes.
 
     Raises
     ------
     InputError
-        for a name, folder or option that does not exist;
+        For a name, folder or option that does not exist.
     DataError
-        for files that are missing, damaged or not what they claim to be.
+        For files that are missing, damaged or not the published ones.
     """
     entry = dataset(name)
     if entry.embedded:

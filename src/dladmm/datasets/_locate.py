@@ -1,8 +1,7 @@
-"""Where files are looked for, and reading them with their checksums.
+"""Finds the files of a data set and reads them with their checksums.
 
-Folders, in this order: an explicit `data_dir`, `$DLADMM_DATA`, the user's cache folder. In each, a file may
-lie in the data set's own folder (`mnist/`), in the folder other libraries use (`MNIST/raw/`), or directly in
-the folder, as a download leaves it.
+Folders, in this order: an explicit `data_dir`, `$DLADMM_DATA`, the user's cache folder. In each, a file may be in the
+data set's own folder (`mnist/`), in the folder other libraries use (`MNIST/raw/`), or directly in the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DataDir = str | os.PathLike[str] | None
 
 @dataclass(frozen=True)
 class Found:
-    """A file on disk, and what it should hold."""
+    """A file on disk, with its expected size and sha256."""
 
     file: File
     path: Path
@@ -34,7 +33,7 @@ class Found:
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for this library, as the platform has it."""
+    """The user's cache folder for this library on this platform."""
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "dladmm" / "Cache"
     if sys.platform == "darwin":
@@ -43,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def roots(data_dir: DataDir = None, *, must_exist: bool = True) -> list[Path]:
-    """The folders to search. The first is also where a download goes."""
+    """The folders to search, in order; downloads go to the first."""
     folders: list[Path] = []
     if data_dir is not None:
         if not isinstance(data_dir, (str, os.PathLike)) or not os.fspath(data_dir):
@@ -61,7 +60,7 @@ def roots(data_dir: DataDir = None, *, must_exist: bool = True) -> list[Path]:
 
 
 def locate(dataset: Dataset, folders: list[Path]) -> list[Found] | None:
-    """All files of a data set, or its converted copy, from the fewest folders; None when incomplete."""
+    """All files of a data set, or its converted copy, from as few folders as possible; None if incomplete."""
     for count in range(1, len(folders) + 1):
         near = folders[:count]
         found = [find(dataset, file, near) for file in dataset.files]
@@ -74,7 +73,7 @@ def locate(dataset: Dataset, folders: list[Path]) -> list[Found] | None:
 
 
 def find(dataset: Dataset, file: File, folders: list[Path]) -> Found | None:
-    """The first place where a file lies, packed or unpacked."""
+    """The first folder that has the file, packed or unpacked; None if none has."""
     for root in folders:
         for folder in (*dataset.folders, ""):
             for found in _forms(file, root / folder):
@@ -85,24 +84,24 @@ def find(dataset: Dataset, file: File, folders: list[Path]) -> Found | None:
 
 def _forms(file: File, folder: Path) -> Iterator[Found]:
     yield Found(file, folder / file.name, file.size, file.sha256)
-    if file.plain is not None:
-        yield Found(file, folder / file.plain_name, *file.plain)
+    if file.unpacked is not None:
+        yield Found(file, folder / file.unpacked_name, *file.unpacked)
 
 
 def _belongs_elsewhere(dataset: Dataset, found: Found) -> bool:
-    """Whether a file lying loose is another data set's: MNIST and Fashion-MNIST share all file names."""
-    strangers = {
+    """Whether a file outside its data set's folder is another data set's: MNIST and Fashion-MNIST share file names."""
+    others = {
         sha
         for other in DATASETS.values()
         for file in other.files
         if other.name != dataset.name and file.name == found.file.name
-        for sha in (file.sha256, file.plain[1] if file.plain else "")
+        for sha in (file.sha256, file.unpacked[1] if file.unpacked else "")
     }
-    return bool(strangers) and sha256_of(found.path) in strangers
+    return bool(others) and sha256_of(found.path) in others
 
 
 def missing(dataset: Dataset, folders: list[Path]) -> list[str]:
-    """The names of the files that are nowhere."""
+    """The names of the files that are in none of the folders."""
     return [file.name for file in dataset.files if find(dataset, file, folders) is None]
 
 
@@ -111,7 +110,7 @@ def read(dataset: Dataset, folders: list[Path], *, verify: bool) -> dict[str, by
     found = locate(dataset, folders)
     if found is None:
         raise DataError(_missing_message(dataset, folders))
-    return {item.file.plain_name: _read_one(item, verify=verify) for item in found}
+    return {item.file.unpacked_name: _read_one(item, verify=verify) for item in found}
 
 
 def _read_one(found: Found, *, verify: bool) -> bytes:
@@ -126,7 +125,7 @@ def _read_one(found: Found, *, verify: bool) -> bytes:
 
 
 def mismatch(found: Found, size: int, sha256: str) -> str:
-    """What is wrong with a file of this size and checksum, or nothing."""
+    """A description of how size or checksum differ from the published file's, or an empty string."""
     if size != found.size:
         return f"it has {size:,} bytes where the published file has {found.size:,}"
     if sha256 != found.sha256:

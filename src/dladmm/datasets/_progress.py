@@ -1,4 +1,4 @@
-"""How a download shows itself: a bar on a terminal, a line a file elsewhere; always on stderr."""
+"""Download progress on stderr: a bar on a terminal, one line per file elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dladmm.datasets._download import Progress
 
 @contextmanager
 def reporter() -> Iterator[Progress]:
-    """A progress callable that lives as long as the context."""
+    """Context manager that yields a progress callable for `fetch`."""
     try:
         from rich.console import Console
     except ModuleNotFoundError:

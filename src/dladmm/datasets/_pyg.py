@@ -1,4 +1,4 @@
-"""To and from PyTorch Geometric's `Data`. PyG itself is imported only to build one."""
+"""Conversion to and from PyTorch Geometric's `Data`; PyG is imported only to build one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _mask(data: Any, field: str, nodes: int) -> torch.Tensor:
 
 
 def _features(x: Any) -> sparse.csr_array | torch.Tensor:
-    """Sparse stays sparse: torch sparse (COO or CSR) and scipy matrices become a csr_array."""
+    """Features (nodes, features): torch sparse and scipy matrices as a csr_array, dense ones as a float32 tensor."""
     if sparse.issparse(x):
         matrix: sparse.csr_array = sparse.csr_array(x).astype(np.float32)
         return matrix

@@ -1,4 +1,4 @@
-"""Every data set the library knows: its files with their sha256, its addresses, licence and statistics."""
+"""The registry of data sets: files with sha256, addresses, licences and statistics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["images", "graph"]
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known about a data set before it is read. One without files is embedded or generated."""
+    """The registry entry of a data set; one without files is embedded or generated."""
 
     name: str
     title: str
@@ -24,14 +24,16 @@ class Dataset:
     files: tuple[File, ...] = ()
     folders: tuple[str, ...] = ()  #: below a data folder; the first is where a download goes
     addresses: tuple[str, ...] = ()  #: each ends in a slash; tried in this order
-    copy: File | None = None  #: one converted file that may stand in for all of `files`
+    copy: File | None = None  #: one converted file that can replace all of `files`
 
     @property
     def embedded(self) -> bool:
+        """Whether the data set needs no files."""
         return not self.files
 
     @property
     def size(self) -> int:
+        """Total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
 
@@ -133,12 +135,12 @@ DATASETS: dict[str, Dataset] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names `load` knows."""
+    """The names of all data sets that `load` accepts."""
     return tuple(DATASETS)
 
 
 def dataset(name: str) -> Dataset:
-    """The entry for a name; case, spaces and hyphens do not matter."""
+    """The registry entry for a name; case, spaces and hyphens do not matter."""
     key = name.strip().lower().replace("-", "_").replace(" ", "_") if isinstance(name, str) else ""
     if key not in DATASETS:
         near = difflib.get_close_matches(key, DATASETS, n=1)

@@ -1,4 +1,4 @@
-"""Node splits drawn from a seed, the same on every machine and with every version of numpy."""
+"""Random node splits that are the same on every machine and with every version of numpy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Mask = NDArray[np.bool_]
 
 
 def whole_number(value: object, name: str, *, least: int = 0) -> int:
-    """`value` as an int, or InputError; numpy integers pass, bool and float do not."""
+    """`value` as an int of at least `least`, or InputError; numpy integers are accepted, bool and float are not."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     return int(value)
 
 
-def share(value: object, name: str, *, least: float = 0.0, most: float = 1.0) -> float:
+def bounded_number(value: object, name: str, *, least: float = 0.0, most: float = 1.0) -> float:
     """`value` as a float within [least, most], or InputError."""
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not least <= value <= most:  # type: ignore[operator]
@@ -28,8 +28,8 @@ def share(value: object, name: str, *, least: float = 0.0, most: float = 1.0) ->
 def stable_order(n: int, seed: int) -> NDArray[np.int64]:
     """A random order of 0..n-1.
 
-    It sorts the raw output of PCG64, which numpy promises never to change; `Generator.permutation` carries
-    no such promise, and a split of a benchmark is known by its seed alone.
+    It sorts the raw output of PCG64, which numpy guarantees never to change; `Generator.permutation` has no such
+    guarantee, and the split of a benchmark is identified by its seed.
     """
     bits = np.random.PCG64(whole_number(seed, "seed")).random_raw(n)
     return np.argsort(bits, kind="stable").astype(np.int64)
@@ -38,10 +38,10 @@ def stable_order(n: int, seed: int) -> NDArray[np.int64]:
 def split_nodes(
     y: NDArray[np.int64], n_classes: int, *, labels_per_class: int, n_test: int | None, n_val: int, seed: int
 ) -> tuple[Mask, Mask, Mask]:
-    """`labels_per_class` training nodes of every class, then test, then validation nodes from the rest.
+    """Masks (nodes,) for training, validation and test, from labels y (nodes,).
 
-    The test nodes do not depend on `n_val`. `n_test` None takes every node that is left after training and
-    validation.
+    `labels_per_class` nodes of every class train; test, then validation nodes are drawn from the rest, so the test
+    nodes do not depend on `n_val`. `n_test` None takes every node left after training and validation.
     """
     labels_per_class = whole_number(labels_per_class, "labels_per_class", least=1)
     n_val = whole_number(n_val, "n_val")

@@ -1,4 +1,4 @@
-"""The inert objects that stand in for what a Planetoid pickle names, and the arrays made from them."""
+"""Inert placeholders for the classes a Planetoid pickle names, and the arrays built from them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 
 class Refused(Exception):
-    """Something the published files never do; the reader turns it into a DataError with the place."""
+    """The file does something the published files never do; the reader converts this into a DataError."""
 
 
 class Name(Enum):
-    """The only names a file may mention. They stand for themselves: nothing is imported or called."""
+    """The only names a file may contain. They are markers: nothing is imported or called."""
 
     DTYPE = ("numpy", "dtype")
     NDARRAY = ("numpy", "ndarray")
@@ -28,14 +28,14 @@ class Name(Enum):
 
 @dataclass
 class SparseRows:
-    """Stands in for scipy's csr_matrix; only ever a bag of attributes."""
+    """Placeholder for scipy's csr_matrix: a dictionary of attributes."""
 
     state: dict[bytes, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Dtype:
-    """Stands in for numpy's dtype: a code such as i4, and a byte order."""
+    """Placeholder for numpy's dtype: a code such as i4, and a byte order."""
 
     code: str
     order: str = ""
@@ -43,7 +43,7 @@ class Dtype:
 
 @dataclass
 class Array:
-    """Stands in for numpy's ndarray until its state arrives."""
+    """Placeholder for numpy's ndarray until its state is read."""
 
     value: NDArray[Any] | None = None
 
@@ -56,7 +56,7 @@ def short_text(value: Any) -> str:
 
 
 def array_of(shape: Any, dtype: Any, fortran: Any, raw: Any) -> NDArray[Any]:
-    """The array a pickle describes, once its type, shape and bytes agree."""
+    """The array a pickle describes, after checking that type, shape and bytes are consistent."""
     if not isinstance(dtype, Dtype) or dtype.code not in DTYPES or dtype.order != "<":
         raise Refused("an array of something other than little-endian numbers")
     sizes = (
@@ -71,7 +71,7 @@ def array_of(shape: Any, dtype: Any, fortran: Any, raw: Any) -> NDArray[Any]:
 
 
 def finished(value: Any) -> Any:
-    """The value itself, with arrays in place of their stand-ins."""
+    """The value with arrays in place of their placeholders."""
     if isinstance(value, SparseRows):
         return SparseRows({key: finished(item) for key, item in value.state.items() if not _nested(item)})
     if isinstance(value, Array):

@@ -1,4 +1,4 @@
-"""What `load` returns: rows with labels (`ImageData`) or a graph with labelled nodes (`GraphData`)."""
+"""The return types of `load`: `ImageData` for samples with labels, `GraphData` for graphs with labelled nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _check(holds: bool, argument: str, got: object, allowed: str) -> None:
 
 def _check_labels(name: str, y: torch.Tensor, rows: int, n_classes: int) -> None:
     _check(y.dtype == torch.int64, name, f"of dtype {y.dtype}", "of dtype torch.int64")
-    _check(y.shape == (rows,), name, f"of shape {tuple(y.shape)}", f"of shape ({rows},), one label a row")
+    _check(y.shape == (rows,), name, f"of shape {tuple(y.shape)}", f"of shape ({rows},), one label per row")
     if rows:
         low, high = int(y.min()), int(y.max())
         _check(low >= 0 and high < n_classes, name, f"in {low}..{high}", f"in 0..{n_classes - 1}")
@@ -28,14 +28,24 @@ def _check_labels(name: str, y: torch.Tensor, rows: int, n_classes: int) -> None
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageData:
-    """Labelled rows, split into training, test and (where there is one) validation rows.
+    """Labelled samples, split into training, test and possibly validation samples.
 
-    Images are flattened, one a row, with pixels in [0, 1]; `image_shape` is (height, width). The toy sets
-    `moons` and `spirals` are points in the plane, with `image_shape` None.
+    Images are flattened, one per row, with pixels in [0, 1]. `moons` and `spirals` are points in the plane.
+
+    Attributes
+    ----------
+    x_train, x_test : Tensor of shape (n_samples, n_features), float32
+    y_train, y_test : Tensor of shape (n_samples,), int64
+        Classes 0..n_classes-1.
+    n_classes : int
+    x_val, y_val : Tensor or None
+        Validation samples, where the data set has them.
+    image_shape : (height, width) or None
+    name : str
     """
 
-    x_train: torch.Tensor  #: float32 (rows, features)
-    y_train: torch.Tensor  #: int64 (rows,), classes 0..n_classes-1
+    x_train: torch.Tensor
+    y_train: torch.Tensor
     x_test: torch.Tensor
     y_test: torch.Tensor
     n_classes: int
@@ -72,11 +82,21 @@ class ImageData:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphData:
-    """A graph with features and a label for every node, and masks of the nodes that train, validate, test.
+    """A graph with features and a label for every node, and masks of training, validation and test nodes.
 
-    `x` is a `scipy.sparse.csr_array` (float32) where the features are sparse, else a float32 tensor;
-    `x_dense()` is always a tensor. `edge_index` is PyG's: int64 (2, E), every undirected edge in both
-    directions. The field names are PyG's too, so `to_pyg` and `from_pyg` only repackage.
+    The field names are PyG's; `to_pyg` and `from_pyg` convert.
+
+    Attributes
+    ----------
+    x : scipy.sparse.csr_array or Tensor of shape (n_nodes, n_features), float32
+        Node features; `x_dense()` is always a tensor.
+    edge_index : Tensor of shape (2, E), int64
+        Every undirected edge in both directions.
+    y : Tensor of shape (n_nodes,), int64
+        Classes 0..n_classes-1.
+    train_mask, val_mask, test_mask : Tensor of shape (n_nodes,), bool
+    n_classes : int
+    name : str
     """
 
     x: sparse.csr_array | torch.Tensor
@@ -126,7 +146,7 @@ class GraphData:
         )
 
     def x_dense(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The features as one dense tensor (Coauthor Physics: 1.2 GB in float32)."""
+        """The features as a dense tensor (n_nodes, n_features) (Coauthor Physics: 1.2 GB in float32)."""
         if isinstance(self.x, torch.Tensor):
             return self.x.to(dtype)
         return torch.from_numpy(self.x.toarray()).to(dtype)
@@ -151,7 +171,7 @@ class GraphData:
     def resplit(
         self, *, labels_per_class: int, n_test: int | None = None, n_val: int = 0, seed: int = 0
     ) -> GraphData:
-        """The same graph with masks drawn anew from a seed; `n_test` None means all nodes left over."""
+        """The same graph with a new random split; `n_test` None means all remaining nodes."""
         masks = split_nodes(
             self.y.cpu().numpy(),
             self.n_classes,
@@ -164,14 +184,14 @@ class GraphData:
         return replace(self, train_mask=train, val_mask=val, test_mask=test)
 
     def to_pyg(self, *, sparse_x: bool = False) -> Any:
-        """A `torch_geometric.data.Data`; `x` is dense as PyG has it, or torch sparse COO on request."""
+        """A `torch_geometric.data.Data`; `x` is dense, or torch sparse COO with `sparse_x`."""
         from dladmm.datasets._pyg import to_pyg
 
         return to_pyg(self, sparse_x=sparse_x)
 
     @classmethod
     def from_pyg(cls, data: Any, *, name: str = "graph") -> GraphData:
-        """From a PyG `Data`. A mask it does not carry is all False; `resplit` draws one."""
+        """A GraphData from a PyG `Data`. Missing masks are all False; `resplit` draws new ones."""
         from dladmm.datasets._pyg import from_pyg
 
         return from_pyg(data, name=name)

@@ -1,8 +1,8 @@
-"""Coauthor CS and Physics (Shchur et al. 2018): authors, joined where they wrote a paper together.
+"""Reads Coauthor CS and Physics (Shchur et al. 2018): authors, with an edge where they wrote a paper together.
 
 The npz file stores the graph and the keyword counts of each author as compressed sparse rows. As in the
 original benchmark and in PyG a count becomes 1, and the graph becomes undirected without self loops. There
-is no public split. The paper trains on 100 nodes a class (its label rates 8.18 % and 1.45 %) and tests on
+is no public split. The paper trains on 100 nodes per class (its label rates 8.18 % and 1.45 %) and tests on
 1,000 of the rest.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dladmm.base.errors import DataError
-from dladmm.datasets._rows import csr_from, labels_from, shape_from, undirected
+from dladmm.datasets._sparse import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._split import split_nodes
 from dladmm.datasets._types import GraphData
 from dladmm.datasets.npz import parse_npz
@@ -34,7 +34,7 @@ def parse_coauthor(
     n_val: int = 0,
     seed: int = 0,
 ) -> GraphData:
-    """The graph in an npz file, with a split drawn from `seed`; `counts` keeps the feature counts."""
+    """The graph in an npz file, with a random split from `seed`; `counts` keeps the feature counts."""
     source = source or f"{name}.npz"
     a = parse_npz(data, source, (*_ARRAYS, "labels"))
     adjacency, features = (

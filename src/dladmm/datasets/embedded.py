@@ -1,4 +1,4 @@
-"""Data that need no download: scikit-learn's digits and Zachary's karate club."""
+"""Data sets that need no download: scikit-learn's digits and Zachary's karate club."""
 
 from __future__ import annotations
 
@@ -50,48 +50,22 @@ _KARATE_TIES: tuple[tuple[int, ...], ...] = (
 )
 # The four communities of greatest modularity, numbered as in PyG's KarateClub.
 _KARATE_COMMUNITIES = (
-    1,
-    1,
-    1,
-    1,
-    3,
-    3,
-    3,
-    1,
-    0,
-    1,
-    3,
-    1,
-    1,
-    1,
-    0,
-    0,
-    3,
-    1,
-    0,
-    1,
-    0,
-    1,
-    0,
-    0,
-    2,
-    2,
-    0,
-    0,
-    2,
-    0,
-    0,
-    2,
-    0,
-    0,
-)
+    1, 1, 1, 1, 3, 3, 3, 1, 0, 1, 3, 1, 1, 1, 0, 0, 3,
+    1, 0, 1, 0, 1, 0, 0, 2, 2, 0, 0, 2, 0, 0, 2, 0, 0,
+)  # fmt: skip
 
 
 def karate(*, labels_per_class: int = 1) -> GraphData:
     """Zachary's karate club: 34 members, 78 ties (156 directed edges), 4 communities, identity features.
 
-    The first `labels_per_class` members of each community train (one a community, as in PyG, unless more are
-    asked for); all others test.
+    Parameters
+    ----------
+    labels_per_class : int, default 1
+        The first so many members of each community are training nodes (1 as in PyG), all others test nodes.
+
+    Returns
+    -------
+    GraphData
     """
     labels_per_class = whole_number(labels_per_class, "labels_per_class", least=1)
     y = np.array(_KARATE_COMMUNITIES, dtype=np.int64)
@@ -118,7 +92,19 @@ def karate(*, labels_per_class: int = 1) -> GraphData:
 
 
 def digits(*, n_test: int = 360, seed: int = 0) -> ImageData:
-    """1,797 handwritten digits of 8 x 8 pixels (UCI, comes with scikit-learn); pixels scaled to [0, 1]."""
+    """1,797 handwritten digits of 8 x 8 pixels (UCI, comes with scikit-learn), pixels scaled to [0, 1].
+
+    Parameters
+    ----------
+    n_test : int, default 360
+        Number of test samples.
+    seed : int, default 0
+        Seed of the split.
+
+    Returns
+    -------
+    ImageData
+    """
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -134,7 +120,7 @@ def shuffled_rows(
     seed: int,
     image_shape: tuple[int, int] | None = None,
 ) -> ImageData:
-    """Rows in an order drawn from the seed; the last `n_test` of them test."""
+    """An ImageData of x (n, features) and y (n,) in random order, whose last `n_test` rows are the test set."""
     n_train = len(y) - whole_number(n_test, "n_test", least=1)
     if n_train < 1:
         raise InputError(f"n_test is {n_test}; {name} has {len(y)} rows and at least one has to train")

@@ -1,6 +1,6 @@
-"""Generators with known structure: moons and spirals in the plane, and stochastic block model graphs.
+"""Generated data: moons and spirals in the plane, and stochastic block model graphs.
 
-Each takes a seed and gives the same data for it; no global random state is read or changed.
+The same seed gives the same data; no global random state is read or changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dladmm.base.errors import InputError
-from dladmm.datasets._split import share, split_nodes, whole_number
+from dladmm.datasets._split import bounded_number, split_nodes, whole_number
 from dladmm.datasets._types import GraphData, ImageData
 from dladmm.datasets.embedded import shuffled_rows
 
@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 def moons(*, n_samples: int = 1000, n_test: int = 200, noise: float = 0.1, seed: int = 0) -> ImageData:
-    """Two interleaving half circles, with Gaussian noise."""
+    """Two interleaving half circles with Gaussian noise of deviation `noise`: an ImageData with 2 features."""
     y, rng = _balanced(n_samples, 2, seed)
     angle = np.pi * rng.random(len(y))
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -38,9 +38,9 @@ def spirals(
     noise: float = 0.02,
     seed: int = 0,
 ) -> ImageData:
-    """`n_classes` interleaved spiral arms from the centre to the unit circle, with Gaussian noise."""
+    """`n_classes` interleaved spiral arms of `turns` turns, with Gaussian noise: an ImageData with 2 features."""
     n_classes = whole_number(n_classes, "n_classes", least=2)
-    turns = share(turns, "turns", most=100.0)
+    turns = bounded_number(turns, "turns", most=100.0)
     y, rng = _balanced(n_samples, n_classes, seed)
     radius = np.sqrt(rng.random(len(y)))  # even along the arm, not crowded in the middle
     angle = 2.0 * np.pi * (turns * radius + y / n_classes)
@@ -64,17 +64,31 @@ def sbm(
 ) -> GraphData:
     """A stochastic block model: classes of equal size, edges mostly within them, sparse 0/1 features.
 
-    The graph has n_nodes * degree / 2 undirected edges in expectation, a share `homophily` of them within a
-    class; every pair of nodes is joined independently with the probability of its two classes. Each node
-    draws `words_per_node` features, a share `signal` of them from the block of features of its class and the
-    rest from all features (a feature drawn twice counts once).
+    Parameters
+    ----------
+    n_nodes, n_classes, n_features : int
+    degree : float
+        Mean degree: the graph has n_nodes * degree / 2 undirected edges in expectation. Every pair of nodes has an edge
+        independently, with a probability that depends on its two classes.
+    homophily : float
+        Expected share of edges within a class.
+    words_per_node : int
+        Features drawn per node; one drawn twice counts once.
+    signal : float
+        Share of the drawn features that come from the block of features of the node's class, the rest from all.
+    labels_per_class, n_test, n_val, seed : int
+        The split, as in `GraphData.resplit`.
+
+    Returns
+    -------
+    GraphData
     """
     n_nodes = whole_number(n_nodes, "n_nodes", least=2)
     n_classes = whole_number(n_classes, "n_classes", least=2)
     n_features = whole_number(n_features, "n_features", least=n_classes)
     words_per_node = whole_number(words_per_node, "words_per_node", least=1)
-    homophily, signal = share(homophily, "homophily"), share(signal, "signal")
-    degree = share(degree, "degree", most=float(n_nodes - 1))
+    homophily, signal = bounded_number(homophily, "homophily"), bounded_number(signal, "signal")
+    degree = bounded_number(degree, "degree", most=float(n_nodes - 1))
     y, rng = _balanced(n_nodes, n_classes, seed)
     edge_index = _edges(y, n_classes, n_nodes * degree / 2.0, homophily, rng)
     x = _words(y, n_classes, n_features, words_per_node, signal, rng)
@@ -94,7 +108,7 @@ def sbm(
 
 
 def _balanced(n: int, n_classes: int, seed: int) -> tuple[Integers, np.random.Generator]:
-    """Labels in random order, class sizes differing by at most one, and the generator to go on with."""
+    """Labels (n,) in random order, class sizes differing by at most one, and the generator for further numbers."""
     n = whole_number(n, "n_samples", least=n_classes)
     rng = np.random.default_rng(whole_number(seed, "seed"))
     return rng.permutation(np.arange(n, dtype=np.int64) % n_classes), rng
@@ -109,7 +123,7 @@ def _points(
     seed: int,
     rng: np.random.Generator,
 ) -> ImageData:
-    x = x + share(noise, "noise", most=math.inf) * rng.standard_normal(x.shape)
+    x = x + bounded_number(noise, "noise", most=math.inf) * rng.standard_normal(x.shape)
     return shuffled_rows(name, x.astype(np.float32), y, n_test, seed)
 
 
@@ -133,9 +147,9 @@ def _edges(
         for b, second in enumerate(members[: a + 1]):
             pairs = len(first) * (len(first) - 1) // 2 if a == b else len(first) * len(second)
             count = rng.binomial(pairs, p_in if a == b else p_out)
-            chosen = (
-                rng.choice(pairs, count, replace=False, shuffle=False) if count else np.empty(0, np.int64)
-            )
+            chosen = np.empty(0, np.int64)
+            if count:
+                chosen = rng.choice(pairs, count, replace=False, shuffle=False)
             i, j = _triangle(chosen) if a == b else np.divmod(chosen, len(second))
             keys.append(first[i] * len(y) + second[j])
     one_way = np.concatenate(keys)
@@ -157,7 +171,7 @@ def _triangle(k: Integers) -> tuple[Integers, Integers]:
 def _words(
     y: Integers, n_classes: int, n_features: int, words: int, signal: float, rng: np.random.Generator
 ) -> sparse.csr_array:
-    """0/1 rows: words of the class's own block of columns, and words from anywhere."""
+    """Sparse 0/1 features (nodes, n_features): words from the class's own block of columns, and from all columns."""
     width = n_features // n_classes
     shape = (len(y), words)
     own = y[:, None].astype(np.int32) * width + rng.integers(width, size=shape, dtype=np.int32)

@@ -1,8 +1,8 @@
-"""The idx format of MNIST and Fashion-MNIST: a big-endian header, then unsigned bytes.
+"""Reads the idx format of MNIST and Fashion-MNIST: a big-endian header, then unsigned bytes.
 
     0x00 0x00, type (0x08: unsigned byte), number of dimensions d, d sizes of 4 bytes, then the values
 
-Files may be gzip-compressed or not; the first two bytes tell.
+Files may be gzip-compressed, which the first two bytes show.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dladmm.datasets._types import ImageData
 
 UNSIGNED_BYTE = 0x08
 MAX_IMAGE_BYTES = 16 + 60_000 * 28 * 28  #: the largest idx file of either data set, decompressed
-VALIDATION_ROWS = 5_000  #: TensorFlow's tutorial reader kept the first 5,000 rows apart: 55,000 remain
+VALIDATION_ROWS = 5_000  #: as in TensorFlow's tutorial reader; 55,000 remain for training
 
 
 def parse_idx(data: bytes, source: str, *, ndim: int, limit: int = MAX_IMAGE_BYTES) -> NDArray[np.uint8]:
-    """The array of an idx file of unsigned bytes with `ndim` dimensions and at most `limit` bytes in all."""
+    """The array of an idx file of unsigned bytes with `ndim` dimensions; the file has at most `limit` bytes."""
     if data[:2] == b"\x1f\x8b":
         data = inflate(data, limit, source)
     header = 4 + 4 * ndim
@@ -49,7 +49,7 @@ def parse_idx(data: bytes, source: str, *, ndim: int, limit: int = MAX_IMAGE_BYT
 def parse_images(files: dict[str, bytes], name: str, *, n_classes: int = 10, full: bool = False) -> ImageData:
     """The four idx files of a data set, by file name without `.gz`, as one ImageData.
 
-    With `full` all training rows train; without, the first 5,000 become the validation rows.
+    With `full` all training rows are used for training; otherwise the first 5,000 are the validation rows.
     """
     x_train, y_train = _pair(files, "train", n_classes)
     x_test, y_test = _pair(files, "t10k", n_classes)
@@ -61,11 +61,11 @@ def parse_images(files: dict[str, bytes], name: str, *, n_classes: int = 10, ful
             f"{name}: {len(x_train):,} training rows, fewer than the {first:,} kept for validation"
         )
     return ImageData(
-        x_train=_rows(x_train[first:]),
+        x_train=_pixels(x_train[first:]),
         y_train=_labels(y_train[first:]),
-        x_test=_rows(x_test),
+        x_test=_pixels(x_test),
         y_test=_labels(y_test),
-        x_val=_rows(x_train[:first]) if first else None,
+        x_val=_pixels(x_train[:first]) if first else None,
         y_val=_labels(y_train[:first]) if first else None,
         n_classes=n_classes,
         image_shape=(x_train.shape[1], x_train.shape[2]),
@@ -86,10 +86,11 @@ def _pair(files: dict[str, bytes], part: str, n_classes: int) -> tuple[NDArray[n
     return images, labels
 
 
-def _rows(images: NDArray[np.uint8]) -> torch.Tensor:
-    rows = images.reshape(len(images), math.prod(images.shape[1:])).astype(np.float32)
-    rows /= 255.0
-    return torch.from_numpy(rows)
+def _pixels(images: NDArray[np.uint8]) -> torch.Tensor:
+    """Flattened images (n, height x width) in [0, 1]."""
+    pixels = images.reshape(len(images), math.prod(images.shape[1:])).astype(np.float32)
+    pixels /= 255.0
+    return torch.from_numpy(pixels)
 
 
 def _labels(labels: NDArray[np.uint8]) -> torch.Tensor:

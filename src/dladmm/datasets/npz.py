@@ -1,8 +1,7 @@
-"""A small reader of numpy's npz files: a zip of npy files with numbers in them, and nothing else.
+"""Reads numeric arrays from npz files (a zip of npy files) without trusting the file.
 
-It reads the members it is asked for and never looks into the others (Coauthor's `class_names` is a pickle).
-Every size the file declares is checked against the bytes that are there, and against a limit, before
-anything is allocated; no Python object is ever built from the file.
+Only the requested members are read (Coauthor's `class_names` is a pickle). Every declared size is checked against the
+actual bytes and against a limit before anything is allocated; no Python object is built from the file.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class _Member:
 def parse_npz(
     data: bytes, source: str, wanted: Iterable[str], *, limit: int = MAX_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """The `wanted` arrays of an npz file, at most `limit` bytes of them together."""
+    """The `wanted` arrays of an npz file by name, of at most `limit` bytes together."""
     members = _directory(memoryview(data), source)
     arrays: dict[str, NDArray[Any]] = {}
     for key in wanted:
@@ -66,7 +65,7 @@ def parse_npz(
 
 
 def parse_npy(data: bytes, source: str) -> NDArray[Any]:
-    """One npy file (format 1.0 or 2.0) of plain little-endian numbers."""
+    """The array of an npy file (format 1.0 or 2.0) of little-endian numbers."""
     if data[:6] != b"\x93NUMPY" or data[6:8] not in (b"\x01\x00", b"\x02\x00"):
         raise DataError(f"{source}: is not an npy file of format 1.0 or 2.0 (starts with {data[:8].hex()})")
     width = 2 * data[6]
@@ -86,7 +85,7 @@ def parse_npy(data: bytes, source: str) -> NDArray[Any]:
 
 
 def _directory(data: memoryview, source: str) -> dict[str, _Member]:
-    """The zip file's own table of its members. It has to end the file, and to lie within it."""
+    """The members in the zip file's directory, which must be at the end of the file."""
     if len(data) < _END.size:
         raise DataError(f"{source}: {len(data)} bytes are too short for an npz file; fetch it again")
     end_at = len(data) - _END.size
@@ -118,7 +117,7 @@ def _directory(data: memoryview, source: str) -> dict[str, _Member]:
 
 
 def _contents(data: memoryview, member: _Member, source: str) -> bytes:
-    """The bytes of one member, of exactly the declared length and checksum."""
+    """The bytes of one member, checked against the declared length and checksum."""
     where = f"{source}: member {member.name!r}"
     start = member.offset + _LOCAL.size
     if start > len(data) or bytes(data[member.offset : member.offset + 4]) != b"PK\x03\x04":

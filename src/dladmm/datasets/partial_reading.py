@@ -1,6 +1,6 @@
-"""Some rows of a file, without ever holding the others: idx, npy and npz files, compressed or not.
+"""Reads some rows of idx, npy and npz files, compressed or not, without loading the others.
 
-``shard(rank, world)`` functions are made of these: ``npz_rows("big.npz", "x", share(n, rank, world))``.
+Useful in functions ``X(rank, world)``: ``npz_rows("big.npz", "x", share(n, rank, world))``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from dladmm.base.errors import DataError, InputError
 
 Array = NDArray[Any]
-Rows = slice | Array
-"""Which rows: a range, or their numbers."""
+RowSelection = slice | Array
+"""Which rows of an array: a slice, or an array of indices."""
 
 BLOCK = 1 << 22
-"""Bytes read at once where rows lie scattered."""
+"""Bytes read at once where the rows are scattered."""
 
 MAX_DIMENSIONS = 8
 
 
 class Stored(NamedTuple):
-    """An array in an open file, which stands at its first byte."""
+    """An array in a file that is open at the array's first byte."""
 
     file: IO[bytes]
     dtype: np.dtype[Any]
@@ -40,20 +40,20 @@ class Stored(NamedTuple):
     name: str
 
 
-def idx_rows(path: str | os.PathLike[str], rows: Rows) -> Array:
-    """Rows of an idx file of unsigned bytes (MNIST's format), gzipped or not."""
+def idx_rows(path: str | os.PathLike[str], rows: RowSelection) -> Array:
+    """The selected rows of an idx file of unsigned bytes (MNIST's format), gzipped or not; shape (n, ...)."""
     with _idx(Path(path)) as stored:
         return _take(stored, rows)
 
 
-def npy_rows(path: str | os.PathLike[str], rows: Rows) -> Array:
-    """Rows of an npy file."""
+def npy_rows(path: str | os.PathLike[str], rows: RowSelection) -> Array:
+    """The selected rows of an npy file, shape (n, ...)."""
     with _readable(Path(path)), Path(path).open("rb") as file:
         return _take(_npy(file, str(path)), rows)
 
 
-def npz_rows(path: str | os.PathLike[str], name: str, rows: Rows) -> Array:
-    """Rows of one array of an npz file. A compressed one is read through from its beginning, but not kept."""
+def npz_rows(path: str | os.PathLike[str], name: str, rows: RowSelection) -> Array:
+    """The selected rows of one array of an npz file, shape (n, ...); a compressed one is read from its beginning."""
     with _npz(Path(path), name) as stored:
         return _take(stored, rows)
 
@@ -72,7 +72,7 @@ def shape_of(path: str | os.PathLike[str], name: str | None = None) -> tuple[int
 
 
 def npz_names(path: str | os.PathLike[str]) -> list[str]:
-    """The arrays of an npz file."""
+    """The names of the arrays of an npz file."""
     with _readable(Path(path)), zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -92,8 +92,8 @@ def _readable(path: Path) -> Iterator[None]:
 @contextmanager
 def _idx(path: Path) -> Iterator[Stored]:
     with _readable(path):
-        with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
+        with path.open("rb") as start_of_file:
+            packed = start_of_file.read(2) == b"\x1f\x8b"
         file: IO[bytes] = gzip.open(path) if packed else path.open("rb")  # type: ignore[assignment]  # noqa: SIM115
         with file:
             start = _exactly(file, 4, str(path))
@@ -125,7 +125,7 @@ def _npy(file: IO[bytes], name: str) -> Stored:
     return Stored(file, dtype, shape, name)
 
 
-def _take(stored: Stored, rows: Rows) -> Array:
+def _take(stored: Stored, rows: RowSelection) -> Array:
     file, dtype, shape, name = stored
     width = dtype.itemsize * math.prod(shape[1:])
     if isinstance(rows, slice):

@@ -1,4 +1,4 @@
-"""Cora, CiteSeer and PubMed as Planetoid published them: eight `ind.*` files, or one converted npz file.
+"""Reads Cora, CiteSeer and PubMed as published by Planetoid: eight `ind.*` files, or one converted npz file.
 
 `allx` and `ally` are the nodes outside the test set, in order. Row i of `tx` and `ty` is node number
 `test.index[i]`, and that list is not sorted. CiteSeer skips 15 numbers of the test range: these nodes get no
@@ -19,7 +19,7 @@ from scipy import sparse
 
 from dladmm.base.errors import DataError
 from dladmm.datasets import unpickle
-from dladmm.datasets._rows import csr_from, labels_from, shape_from, undirected
+from dladmm.datasets._sparse import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._standins import SparseRows
 from dladmm.datasets._types import GraphData
 from dladmm.datasets.npz import parse_npz
@@ -67,7 +67,7 @@ def parse_planetoid(files: dict[str, bytes], name: str) -> GraphData:
     same = (allx[: len(y)] - x).nnz == 0 and np.array_equal(ally[: len(y)], y)
     need(same, "x and y are not the beginning of allx and ally")
 
-    # Rows of tx go to their node numbers; a number nobody names keeps an empty row and class 0.
+    # Rows of tx go to their node numbers; a node without a row has no features and class 0.
     place = np.full(nodes - first, len(order), dtype=np.int64)
     place[order - first] = np.arange(len(order))
     blank_row = sparse.csr_array((1, tx.shape[1]), dtype=np.float32)
@@ -86,7 +86,7 @@ def parse_planetoid(files: dict[str, bytes], name: str) -> GraphData:
 
 
 def parse_planetoid_npz(data: bytes, name: str) -> GraphData:
-    """The graph in a converted copy NAME.npz, which holds the same numbers as plain arrays."""
+    """The graph in a converted copy NAME.npz, which holds the same numbers as arrays."""
     source = f"{name}.npz"
     a = parse_npz(data, source, _NPZ_ARRAYS)
     shape = shape_from(a["features_shape"], source)
@@ -156,10 +156,10 @@ def _one_hot(data: bytes, source: str) -> NDArray[Any]:
 
 
 def _test_index(data: bytes, source: str) -> NDArray[np.int64]:
-    """Node numbers, one a line, in ASCII digits."""
+    """Node numbers, one per line, in ASCII digits."""
     words = data.split()
     if not words or not all(word.isdigit() and len(word) <= 9 for word in words):
-        raise DataError(f"{source}: should hold whole numbers, one a line; fetch the file again")
+        raise DataError(f"{source}: should hold whole numbers, one per line; fetch the file again")
     return np.array([int(word) for word in words], dtype=np.int64)
 
 
@@ -169,7 +169,7 @@ def _neighbours(data: bytes, source: str) -> tuple[NDArray[np.int64], NDArray[np
     if not isinstance(lists, dict) or not all(isinstance(value, list) for value in lists.values()):
         raise DataError(f"{source}: does not map nodes to lists of neighbours; fetch the file again")
     lengths = [len(value) for value in lists.values()]
-    # An entry takes at least two bytes of an honest file; a list shared through the memo could be endless.
+    # An entry takes at least two bytes of a valid file; a list shared through the memo could be very long.
     if sum(lengths) > len(data):
         raise DataError(f"{source}: has more neighbours than bytes; fetch the file again")
     if not all(type(node) is int for node in chain(lists, *lists.values())):

@@ -1,9 +1,9 @@
-"""A pickle machine for the Planetoid files that can build nothing but what those files hold.
+"""A restricted unpickler for the Planetoid files that can build only what those files contain.
 
-The `ind.*` files are Python 2 pickles. `pickle.load` would run whatever a changed file tells it to. This
-machine does not use `pickle` at all: it knows the 28 opcodes that occur in the 21 published files, and six
-names, of which each is an inert marker. No opcode calls anything, imports anything, or allocates more than
-it has bytes in the file. Arrays come from `numpy.frombuffer` once type, shape and length agree.
+The `ind.*` files are Python 2 pickles. `pickle.load` would execute whatever a modified file contains. This unpickler
+does not use `pickle`: it implements the opcodes that occur in the 21 published files, and six names, each of which is
+an inert marker. No opcode calls or imports anything, or allocates more than it has bytes in the file. Arrays come from
+`numpy.frombuffer` after type, shape and length have been checked.
 
 What may come out: an integer array, a float array, a `SparseRows`, or a dict of lists of whole numbers.
 """
@@ -23,7 +23,7 @@ _MARK = object()
 
 
 def load(data: bytes, source: str, *, max_opcodes: int = MAX_OPCODES) -> Any:
-    """The object a Planetoid file holds; DataError for anything those files do not do."""
+    """The object in a Planetoid file; raises DataError for anything those files do not contain."""
     machine = _Machine(data)
     try:
         return machine.run(max_opcodes)
@@ -32,6 +32,8 @@ def load(data: bytes, source: str, *, max_opcodes: int = MAX_OPCODES) -> Any:
 
 
 class _Machine:
+    """The stack machine of a pickle: input position, stack and memo."""
+
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
         self.stack: list[Any] = []
@@ -59,7 +61,7 @@ class _Machine:
             raise Refused("objects are left over at the end")
         return finished(value)
 
-    # The tape and the stack
+    # Input and stack
 
     def take(self, count: int) -> bytes:
         piece = self.data[self.at : self.at + count]

@@ -33,7 +33,7 @@ from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import State
 from dladmm.engine.sweep import Engine
 from dladmm.network.chain import link_factors
-from dladmm.network.dropping import RowDrops
+from dladmm.network.input_dropout import InputDropout
 
 HIGHEST_RAISE = 12
 """Before an iteration is given up, rho and nu have grown by 2^12."""
@@ -66,7 +66,7 @@ class Accelerated:
         if dropout > 0 and engine.x.layout != torch.strided:
             raise InputError("dropout needs dense inputs; these are stored sparse.")
         self.engine, self.dropout = engine, dropout
-        self._drops = RowDrops(engine.x, seed) if dropout > 0 else None
+        self._drops = InputDropout(engine.x, seed) if dropout > 0 else None
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
         state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept

@@ -44,7 +44,8 @@ def default_batch_size(n_rows: int, *, convolutions: bool) -> int:
 class ArrayBatches:
     """Batches of tensors, wherever they lie; a batch is brought to the network's device by the step.
 
-    Rows are shuffled anew for every pass. The last batch of a pass is as large as the others, give or take one row.
+    Rows are shuffled anew for every pass. All batches have the same size, near the one asked for; the few rows that are
+    left over wait for the next pass.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class ArrayBatches:
         n = len(self.x)
         order = torch.randperm(n, generator=generator)
         order = order.to(self.x.device)
+        size = n // self._n_batches
         for j in range(skip, self._n_batches):
-            yield self.batch(order[j * n // self._n_batches : (j + 1) * n // self._n_batches])
+            yield self.batch(order[j * size : (j + 1) * size])
 
     def batch(self, rows: Tensor) -> Batch:
         """The batch of these rows."""

@@ -35,7 +35,7 @@ PROX_BYTES = 75
 """What solving for one entry of z_L takes on the way, in float64 (:func:`dladmm.losses.softmax_prox.softmax_prox`)."""
 
 DROP_BYTES = 32
-"""What deciding about one entry of X takes on the way (:mod:`dladmm.network.dropping`)."""
+"""What deciding about one entry of X takes on the way (:mod:`dladmm.network.input_dropout`)."""
 
 CHUNK = 1 << 21
 """Entries of a chunk on the CPU at most: larger ones are no faster, and leave larger holes in the process's memory."""

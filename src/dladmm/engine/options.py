@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dladmm.base.errors import InputError
-from dladmm.base.settings import plain
+from dladmm.base.settings import check_setting
 from dladmm.compute.precision import Precision
 from dladmm.engine.memory import bytes_of
 from dladmm.engine.streaming_options import StreamingOptions
@@ -118,7 +118,7 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         for name in ("rho", "nu", "init_std"):
-            plain(self, name, float, "a positive finite number", lambda v: v > 0, optional=True)
+            check_setting(self, name, float, "a positive finite number", lambda v: v > 0, optional=True)
         for name in ("rho", "nu"):
             value = getattr(self, name)
             if value is not None and not 1 / LARGEST_WEIGHT <= value <= LARGEST_WEIGHT:
@@ -127,12 +127,12 @@ class TrainOptions:
                     "its products with the variables leave the numbers."
                 )
         for name in ("eps_abs", "eps_rel", "init_scale"):
-            plain(self, name, float, "a finite number >= 0", lambda v: v >= 0)
-        plain(self, "max_iter", int, "a whole number >= 1", lambda v: v >= 1)
-        plain(self, "diagnostics_every", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
-        plain(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+            check_setting(self, name, float, "a finite number >= 0", lambda v: v >= 0)
+        check_setting(self, "max_iter", int, "a whole number >= 1", lambda v: v >= 1)
+        check_setting(self, "diagnostics_every", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
+        check_setting(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
         for name in ("scale_inputs", "compile"):
-            plain(self, name, bool, "True or False")
+            check_setting(self, name, bool, "True or False")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
         if self.precision not in get_args(Precision):
@@ -145,7 +145,9 @@ class TrainOptions:
             )
         if self.mode == "streaming" and (self.rho is not None or self.nu is not None):
             raise InputError("mode='streaming' sets rho itself, for every batch: leave rho and nu out.")
-        plain(self, "batch_size", int, "a whole number >= 1, or None", lambda v: v >= 1, optional=True)
+        check_setting(
+            self, "batch_size", int, "a whole number >= 1, or None", lambda v: v >= 1, optional=True
+        )
         if self.batch_size is not None and self.mode != "streaming":
             raise InputError("batch_size is a setting of mode='streaming'.")
         for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):

@@ -30,15 +30,20 @@ class RunningBlock(Protocol):
     gradient: Params
     """The running mean of ``dR/dB``, in the shapes of the parameters."""
 
-    def observe_gradient(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    def observe(
+        self,
+        params: Params,
+        v: Tensor,
+        prediction: Tensor,
+        gradient: Tensor,
+        work: Work,
+        keep: float,
+        share: Tensor | None,
     ) -> None:
-        """Take the gradient of a batch's mean loss in g's output; ``keep`` is what the older ones count."""
+        """Take a batch's gradient in g's output, older ones counting ``keep``.
 
-    def observe_inputs(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
-    ) -> None:
-        """Take a batch's inputs into the metric; ``share`` is what they count."""
+        With a ``share`` take its inputs into the metric too, where they count so much.
+        """
 
     def refactor(self, damping: float) -> None:
         """Make the metric from the sums as they are now."""
@@ -70,30 +75,33 @@ class RunningLeastSquares:
         self.gradient = {name: torch.zeros_like(p) for name, p in params.items()}
         self.moves = {name: torch.zeros_like(p) for name, p in params.items()}
 
-    def observe_gradient(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    def observe(
+        self,
+        params: Params,
+        v: Tensor,
+        prediction: Tensor,
+        gradient: Tensor,
+        work: Work,
+        keep: float,
+        share: Tensor | None,
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
         product, sums, _ = operator.adjoint(gradient, False)
         W = self.gradient["W"]
-        W.lerp_(product.reshape(W.shape).to(W.dtype), 1 - keep)
+        W.lerp_(product.reshape(W.shape), 1 - keep)
         if self.bias:
             self.gradient["b"].lerp_(sums.to(W.dtype), 1 - keep)
-
-    def observe_inputs(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
-    ) -> None:
-        operator = self.block.linear_operator(params, v, prediction, work)
-        assert operator is not None
+        if share is None:
+            return
         rows = operator.samples
         self.gram.lerp_(operator.gram() / rows, share)
         if self.bias:
             self.mean.lerp_(operator.column_sums() / rows, share)
         # Per sample, not per row: the gradient is that of a mean over samples
-        squared = work.total(work.counted(gradient.square()).sum(dtype=torch.float64))[0]
-        samples = work.samples(len(v))
-        self.spread.lerp_(squared * samples / (gradient[0].numel() / _positions(gradient)), share)
+        (squared,) = work.total(work.counted(gradient.square()).sum(dtype=torch.float64))
+        outputs = gradient[0].numel() / _positions(gradient)
+        self.spread.lerp_(squared * (work.samples(len(v)) / outputs), share)
 
     def refactor(self, damping: float) -> None:
         centred = self.gram - self.mean[..., :, None] * self.mean[..., None, :]
@@ -148,24 +156,27 @@ class RunningGradient:
         self.scale = torch.zeros((), dtype=some.dtype, device=some.device)
         self.length = torch.zeros((), dtype=torch.float64, device=some.device)
 
-    def observe_gradient(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
+    def observe(
+        self,
+        params: Params,
+        v: Tensor,
+        prediction: Tensor,
+        gradient: Tensor,
+        work: Work,
+        keep: float,
+        share: Tensor | None,
     ) -> None:
         found = self.block.parameter_gradient(params, v, gradient, work)
         for name, g in found.items():
             self.gradient[name].lerp_(g, 1 - keep)
-            self._latest = found
-
-    def observe_inputs(
-        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
-    ) -> None:
-        for name, g in self._latest.items():
+        if share is None:
+            return
+        for name, g in found.items():
             self.square[name].lerp_(g.square(), share.to(g.dtype))
-        direction = self._direction({})
-        change = self.block.push_parameters(params, direction, v, prediction)
-        squared = work.total(work.counted(change.square()).sum(dtype=torch.float64))[0]
-        entries = change[0].numel() / _positions(change)
-        self.length.lerp_(squared / (work.samples(len(v)) * entries), share)
+        change = self.block.push_parameters(params, self._direction({}), v, prediction)
+        (squared,) = work.total(work.counted(change.square()).sum(dtype=torch.float64))
+        outputs = change[0].numel() / _positions(change)
+        self.length.lerp_(squared / (work.samples(len(v)) * outputs), share)
 
     def refactor(self, damping: float) -> None:
         self.scale.copy_((self.length + TINY).rsqrt() / (1 + damping))

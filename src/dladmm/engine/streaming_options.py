@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dladmm.base.settings import plain
+from dladmm.base.settings import check_setting
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class StreamingOptions:
     planned: bool = True
 
     def __post_init__(self) -> None:
-        plain(self, "damping", float, "a number > 0", lambda v: v > 0)
+        check_setting(self, "damping", float, "a number > 0", lambda v: v > 0)
         for name in ("momentum", "smoothing"):
-            plain(self, name, float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+            check_setting(self, name, float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
         for name in ("stretch", "largest_change", "largest_relative_change"):
-            plain(self, name, float, "a number > 0", lambda v: v > 0)
-        plain(self, "planned", bool, "True or False")
+            check_setting(self, name, float, "a number > 0", lambda v: v > 0)
+        check_setting(self, "planned", bool, "True or False")

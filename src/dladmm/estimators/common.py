@@ -1,4 +1,4 @@
-"""What all estimators read from their parameters the same way."""
+"""Helper functions shared by the estimators."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dladmm.callbacks import Callback, ProgressBar
 
 
 def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
-    """The hidden layers' widths; a single number is one layer, as in scikit-learn."""
+    """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
     single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
     sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
     if not all(
         isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
     ):
         raise InputError(
-            f"hidden_layer_sizes must be whole numbers >= 1, one a hidden layer, got {hidden_layer_sizes!r}."
+            f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
         )
     return tuple(int(width) for width in sizes)
 
 
 def progress(estimator: Any) -> list[Callback]:
-    """A progress bar where ``verbose`` asks for one."""
+    """A list with a progress bar if the estimator is ``verbose``, else empty."""
     return [ProgressBar(type(estimator).__name__)] if estimator.verbose else []
 
 
 def classes_of(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The distinct labels in order; they must be of kinds that have one, and none of them NaN."""
+    """The sorted distinct labels, shape (n_classes,); raises for mixed types, NaN, or fewer than two classes."""
     try:
         classes = np.unique(labels)
     except TypeError as error:
@@ -48,9 +48,9 @@ def classes_of(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def finite_output(output: Tensor) -> Tensor:
-    """The network's answer; none is better than NaN, which a classifier would turn into some class."""
+    """The output, checked to be finite: a classifier would silently map NaN to some class."""
     if not bool(torch.isfinite(output).all()):
         raise InputError(
-            f"X has values so large that the network's outputs leave {output.dtype}; scale them as in training."
+            f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
         )
     return output

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dladmm.api.graph_problem import Rows
+from dladmm.api.graph_problem import VariableRows
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.status import Status
@@ -26,20 +26,41 @@ from dladmm.engine.options import Mode, given
 from dladmm.estimators.common import classes_of, finite_output, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
-from dladmm.network.graph import check_mask, check_node_features
+from dladmm.network.graph import check_node_features, check_node_mask
 from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
 
 
 class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Graph convolutional network (Problem 6 of the paper), semi-supervised: some nodes of one graph have labels.
+    """Semi-supervised graph convolutional network (Problem 6 of the paper); features need no scaling.
 
-    ``fit`` takes a PyG ``Data``, a :class:`~dladmm.datasets.GraphData`, or arrays. ``rho`` and ``mu`` weigh the hard
-    and the relaxed constraints (None: the mode's default), ``rows`` is ``"all"`` (the paper's problem) or ``"train"``.
-    ``mode`` and ``regularizer`` are those of :class:`~dladmm.MLPClassifier`; features need no scaling.
-    Attributes after ``fit`` are those of :class:`~dladmm.MLPClassifier`; ``module_(x, edge_index)`` gives logits.
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int, default (128,)
+    activation : str, dict or Activation, default "relu"
+    loss : str, dict or Loss, optional
+        A classification loss; None is softmax cross-entropy.
+    rho, mu : float, optional
+        Weights of the hard and of the relaxed constraints; None is the default of the mode.
+    rows : {"all", "train"}
+        "all" is the paper's problem; with "train" only rows of labelled nodes are variables.
+    mode, regularizer, w_solver, max_iter, tol, random_state, device, dtype, callbacks, verbose
+        As in :class:`~dladmm.MLPClassifier`.
 
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coefs_ : list of ndarray, coefs_[l] of shape (n_in, n_out)
+        Weights for unscaled features.
+    n_iter_, n_features_in_ : int
+    history_, status_, certificate_, state_
+        As in :class:`~dladmm.MLPClassifier`.
+    module_ : nn.Module
+        ``module_(x, edge_index)`` returns logits of shape (n_nodes, n_classes).
+
+    Examples
+    --------
     >>> from dladmm import datasets
     >>> karate = datasets.load("karate")
     >>> gcn = GCNClassifier((16,), max_iter=50, random_state=0).fit(karate)
@@ -58,7 +79,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         mode: Mode = "accelerated",
         rho: float | None = None,
         mu: float | None = None,
-        rows: Rows = "all",
+        rows: VariableRows = "all",
         regularizer: Any = "auto",
         w_solver: str = "exact",
         max_iter: int = 200,
@@ -89,16 +110,28 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def fit(
         self, X: Any, y: Any = None, *, edge_index: Any = None, train_mask: Any = None, val_mask: Any = None
     ) -> Self:
-        """Train on the nodes of ``train_mask``; ``val_mask``, where given, adds its columns to ``history_``."""
+        """Train the network on the labelled nodes of a graph.
+
+        Parameters
+        ----------
+        X : GraphData, PyG Data, or array or sparse matrix of shape (n_nodes, n_features)
+        y : array of shape (n_nodes,), optional
+            Labels of any type; those of nodes outside the masks are ignored.
+        edge_index : array of shape (2, E), optional
+        train_mask : boolean array of shape (n_nodes,), optional
+            The labelled nodes; by default the mask of the graph object.
+        val_mask : boolean array of shape (n_nodes,), optional
+            Nodes on which ``history_`` records validation loss and accuracy.
+        """
         x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
         n_nodes = len(labels)
-        chosen = check_mask(mask, n_nodes, "train_mask").numpy()
-        seen = chosen if val is None else chosen | check_mask(val, n_nodes, "val_mask").numpy()
+        chosen = check_node_mask(mask, n_nodes, "train_mask").numpy()
+        seen = chosen if val is None else chosen | check_node_mask(val, n_nodes, "val_mask").numpy()
         self.classes_ = classes_of(labels[seen])
         encoded = np.searchsorted(self.classes_, np.where(seen, labels, self.classes_[0]))
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
-            raise InputError(f"loss must be one of classification, got {loss.name!r}.")
+            raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
@@ -134,24 +167,23 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_, self.n_iter_ = result.state, result.history.n_iter
-        self.coefs_ = [
-            W.detach().cpu().numpy().T.copy() for W in result.module.parameters()
-        ]  # for X as it came
+        # weights for unscaled features
+        self.coefs_ = [W.detach().cpu().numpy().T.copy() for W in result.module.parameters()]
         self.n_features_in_ = self.coefs_[0].shape[0]
         self._loss = loss
 
     def predict(self, X: Any, *, edge_index: Any = None) -> Array:
-        """The most likely class of every node, of the graph trained on or of another with the same features."""
+        """The most likely class of every node, shape (n_nodes,), of this or another graph with the same features."""
         output = self._output(X, edge_index)
         return np.asarray(self.classes_[self._loss.decision(output).numpy()])
 
     def predict_proba(self, X: Any, *, edge_index: Any = None) -> Array:
-        """Class probabilities of every node, columns in the order of ``classes_``."""
+        """Class probabilities (n_nodes, n_classes), columns in the order of ``classes_``."""
         output = self._output(X, edge_index)
         return self._loss.probabilities(output.double()).numpy()
 
     def score(self, X: Any, y: Any = None, *, edge_index: Any = None, mask: Any = "test") -> float:
-        """Accuracy on the nodes of ``mask``: ``"train"``, ``"val"``, ``"test"`` (of a graph object) or a mask."""
+        """Accuracy on the nodes of ``mask``: "train", "val" or "test" of a graph object, or an array (n_nodes,)."""
         if isinstance(mask, str):
             if mask not in ("train", "val", "test"):
                 raise InputError(f"mask must be 'train', 'val', 'test' or a mask, got {mask!r}.")
@@ -159,7 +191,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
             if mask is None:
                 raise InputError(f"the graph has no {name}; give mask= as a boolean array over its nodes.")
         labels = np.asarray(X.y if y is None else y)
-        chosen = check_mask(mask, len(labels), "mask").numpy()
+        chosen = check_node_mask(mask, len(labels), "mask").numpy()
         return float((self.predict(X, edge_index=edge_index)[chosen] == labels[chosen]).mean())
 
     @torch.no_grad()
@@ -197,8 +229,8 @@ def _unpack(
         raise InputError("train_mask is missing: it says which nodes are labelled.")
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise InputTypeError(f"y must hold one label a node, got shape {labels.shape}.")
+        raise InputTypeError(f"y must hold one label per node, got shape {labels.shape}.")
     shape = getattr(X, "shape", None) or np.shape(X)
     if len(shape) == 2 and 0 < shape[0] != len(labels):
-        raise InputError(f"y must hold one label a node, {shape[0]}; got {len(labels)}.")
+        raise InputError(f"y must hold one label per node, {shape[0]}; got {len(labels)}.")
     return X, edge_index, labels, train_mask, val_mask

@@ -1,243 +1,87 @@
-"""scikit-learn estimators: :class:`MLPClassifier` and :class:`MLPRegressor`, trained without back-propagation."""
+"""scikit-learn estimators :class:`MLPClassifier` and :class:`MLPRegressor`, trained without back-propagation."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor, nn
+from sklearn.utils.validation import validate_data
 
-from dladmm.api.train import train
 from dladmm.base.errors import InputError
-from dladmm.base.status import Status
-from dladmm.callbacks import Callback
-from dladmm.engine.options import Mode, given
-from dladmm.estimators.common import classes_of, finite_output, progress, widths
-from dladmm.estimators.saving import Saved
-from dladmm.losses import Loss, get_loss
-from dladmm.network.chain import mlp
-from dladmm.training.checks import check_device
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.estimators.common import classes_of
+from dladmm.estimators.mlp_base import MLPBase
+from dladmm.losses import get_loss
 
 Array = NDArray[Any]
 
-SMALL = 4_000_000
-"""Entries of the largest layer up to which ``dtype="auto"`` takes float64: there it costs nothing worth saving."""
 
+class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
+    """Multi-layer perceptron classifier trained by dlADMM; X needs no scaling.
 
-class _MLP(Saved, BaseEstimator):  # type: ignore[misc]
-    """What classifier and regressor share: parameters, data in, training, network out."""
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int, default (100,)
+        Widths of the hidden layers.
+    activation : str, dict or Activation, default "relu"
+    loss : str, dict or Loss, optional
+        A classification loss; None is softmax cross-entropy.
+    mode : {"accelerated", "convergent"}
+        "accelerated" scales the features, folds the scaling into the first layer, and needs no tuning. "convergent" is
+        the paper's algorithm with its certificate.
+    rho, nu : float, optional
+        Weights of the hard and of the relaxed constraints; None is the default of the mode (in convergent mode rho is
+        ``3H``, inside the certified region).
+    regularizer : str, dict, Regularizer or None, default "auto"
+        "auto" is a mild l2 penalty in accelerated mode and none in convergent mode; None is no penalty; or a name
+        such as "l2", or ``{"name": "l1", "strength": 0.1}``.
+    w_solver, a_solver : {"exact", "quadratic"}
+        How the W- and a-updates are solved.
+    damping : float, optional
+        Damping of the exact solves.
+    max_iter : int, default 200
+    tol : float, default 1e-4
+        Relative tolerance of the stopping criterion.
+    early_stopping : bool, default False
+        Stop when the score on held-out rows no longer improves, and keep the best weights.
+    validation_fraction : float, default 0.1
+        Share of the rows held out for early stopping.
+    n_iter_no_change : int, default 10
+        Iterations without improvement before early stopping.
+    warm_start : bool, default False
+        Continue from the fitted network on the next ``fit``.
+    random_state : int, RandomState or None
+    device : str, default "auto"
+    dtype : {"auto", "float32", "float64"}
+        "auto" is float64 for small problems on a CPU, else float32.
+    max_memory : int or str, optional
+        Memory limit above the data, such as "2GB": rows are processed in chunks (docs/memory.md).
+    callbacks : sequence of Callback
+    verbose : bool, default False
+        Show a progress bar.
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] | int = (100,),
-        activation: Any = "relu",
-        *,
-        loss: Any = None,
-        mode: Mode = "accelerated",
-        rho: float | None = None,
-        nu: float | None = None,
-        regularizer: Any = "auto",
-        w_solver: str = "exact",
-        a_solver: str = "exact",
-        damping: float | None = None,
-        max_iter: int = 200,
-        tol: float = 1e-4,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        max_memory: int | str | None = None,
-        callbacks: Sequence[Callback] = (),
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.loss = loss
-        self.mode = mode
-        self.rho = rho
-        self.nu = nu
-        self.regularizer = regularizer
-        self.w_solver = w_solver
-        self.a_solver = a_solver
-        self.damping = damping
-        self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-        self.dtype = dtype
-        self.max_memory = max_memory
-        self.callbacks = callbacks
-        self.verbose = verbose
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coefs_ : list of ndarray, coefs_[l] of shape (n_in, n_out)
+        Weights for unscaled X, as in scikit-learn.
+    intercepts_ : list of ndarray, intercepts_[l] of shape (n_out,)
+    n_iter_ : int
+    n_features_in_ : int
+    loss_ : float
+        The last mean training loss.
+    history_ : History
+    status_ : Status
+    certificate_ : Certificate
+    state_ : State
+        The last iterate.
+    module_ : nn.Module
+        The trained network as a torch module.
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    # Training --------------------------------------------------------------------------------------------------
-
-    def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, y, weight = self._weighted(X, y, sample_weight)
-        validation, stopping = None, []
-        if self.early_stopping:
-            X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
-        dtype = self._choose_dtype(len(X))
-        device = check_device(self.device)
-        keep = self.warm_start and hasattr(self, "module_")
-        if keep:
-            self._check_same_network()
-        model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
-        with warnings.catch_warnings():
-            if self.rho is not None:
-                warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
-            result = train(
-                model,
-                X,
-                y,
-                loss=loss,
-                regularizer=self.regularizer,
-                init="keep" if keep else "fresh",
-                random_state=seed,
-                device=device,
-                dtype=dtype,
-                sample_weight=weight,
-                validation=validation,
-                callbacks=[*progress(self), *self.callbacks, *stopping],
-                mode=self.mode,
-                w_solver=self.w_solver,
-                a_solver=self.a_solver,
-                max_iter=self.max_iter,
-                eps_rel=self.tol,
-                **given(rho=self.rho, nu=self.nu, damping=self.damping, max_memory=self.max_memory),
-            )
-        self._take(result, loss)
-        return self
-
-    def _check_same_network(self) -> None:
-        """``warm_start`` goes on with the network there is, which must be the one that is asked for."""
-        before, now = tuple(W.shape[1] for W in self.coefs_[:-1]), widths(self.hidden_layer_sizes)
-        if before != now:
-            raise InputError(
-                f"warm_start goes on with hidden layers of {before}, but hidden_layer_sizes is now {now}; set it back, "
-                "or warm_start=False to begin anew."
-            )
-
-    def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
-        """Rows that count, as dense arrays, and how often each counts."""
-        if sparse.issparse(X):
-            X = X.toarray()
-        if sample_weight is None:
-            return X, y, None
-        weight = _check_sample_weight(sample_weight, X)
-        if (weight < 0).any():
-            raise InputError(
-                "sample_weight has negative entries; each says how often a row counts, 0 or more."
-            )
-        counts = weight > 0
-        X, y, weight = X[counts], y[counts], weight[counts]
-        return X, y, None if bool((weight == 1).all()) else weight
-
-    def _hold_out(self, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
-        from dladmm.callbacks import EarlyStopping
-
-        stratify = y if isinstance(self, ClassifierMixin) else None
-        index = np.arange(len(X))
-        try:
-            kept, held = train_test_split(
-                index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
-            )
-        except ValueError as error:
-            raise InputError(
-                f"validation_fraction={self.validation_fraction!r} of {len(X)} rows cannot be held back: {error}"
-            ) from error
-        monitor = "val_accuracy" if isinstance(self, ClassifierMixin) else "val_loss"
-        stopping = [EarlyStopping(monitor=monitor, patience=self.n_iter_no_change)]
-        return X[kept], y[kept], None if weight is None else weight[kept], (X[held], y[held]), stopping
-
-    def _choose_dtype(self, n_rows: int) -> str:
-        if self.dtype != "auto":
-            return str(self.dtype)
-        small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= SMALL
-        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
-
-    def _chain(self, n_in: int, n_outputs: int) -> Any:
-        return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)
-
-    def _take(self, result: Result, loss: Loss) -> None:
-        self._remember(result, loss)
-        if result.status is Status.MAX_ITER:
-            warnings.warn(
-                f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g}) to converge.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        elif result.status is Status.INTERRUPTED:
-            warnings.warn(str(result.status), UserWarning, stacklevel=4)
-
-    def _remember(self, result: Result, loss: Loss) -> None:
-        self.module_: nn.Module = result.module
-        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_ = result.state
-        self.n_iter_ = result.history.n_iter
-        layers = [
-            layer for layer in result.module.children() if isinstance(layer, nn.Linear)
-        ]  # for X as it came
-        self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
-        self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]
-        self.n_layers_ = len(self.coefs_) + 1
-        self.n_outputs_ = self.coefs_[-1].shape[1]
-        self.loss_ = result.history.last("loss")
-        self._loss = loss
-
-    # Prediction ------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def _output(self, X: Any) -> Tensor:
-        """The network's output for checked X, on the CPU."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=[np.float64, np.float32])
-        if sparse.issparse(X):
-            X = X.toarray()
-        parameter = next(self.module_.parameters())
-        x = torch.as_tensor(np.ascontiguousarray(X), dtype=parameter.dtype, device=parameter.device)
-        output: Tensor = self.module_(x).cpu()
-        return finite_output(output)
-
-
-class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
-    """Multi-layer perceptron classifier trained by dlADMM.
-
-    Nothing needs tuning, and X needs no scaling: ``mode="accelerated"`` brings the features to a common scale of its
-    own and folds it into the first layer. ``mode="convergent"`` is the paper's algorithm with its certificate. ``rho``
-    and ``nu`` weigh the hard and the relaxed constraints (None: the mode's default; in convergent mode rho is ``3H``,
-    inside the certified region). ``w_solver`` and ``a_solver`` are ``"exact"`` or ``"quadratic"``; ``regularizer`` is
-    ``"auto"`` (a mild l2 in accelerated mode, none in convergent mode), None, ``"l2"``, ``{"name": "l1", "strength":
-    0.1}`` ...; ``loss`` is any classification loss (default softmax cross-entropy). ``max_memory`` (``"2GB"``) works
-    on the rows in chunks where all at once would take more (docs/memory.md).
-
-    After ``fit``: ``classes_``, ``coefs_`` and ``intercepts_`` (as scikit-learn has them), ``n_iter_``, ``history_``,
-    ``status_``, ``certificate_``, ``state_``, ``module_`` (an ordinary torch module).
-
+    Examples
+    --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> MLPClassifier((20,), max_iter=50, random_state=0).fit(X, y).score(X, y) > 0.9
@@ -247,7 +91,16 @@ class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
     classes_: Array
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n_samples, n_features), dense or sparse, and labels y of any type."""
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+            Labels of any type.
+        sample_weight : array of shape (n_samples,), optional
+            How often each sample counts, 0 or more.
+        """
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
         check_classification_targets(y)
         classes = classes_of(y)
@@ -256,29 +109,33 @@ class MLPClassifier(ClassifierMixin, _MLP):  # type: ignore[misc]
         self.classes_ = classes
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
-            raise InputError(f"loss must be one of classification, got {loss.name!r}.")
+            raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
         return self._fit(X, np.searchsorted(classes, y), len(classes), loss, sample_weight)
 
     def predict(self, X: Any) -> Array:
-        """The most likely class of each row."""
+        """The most likely class of each row of X (n_samples, n_features), shape (n_samples,)."""
         output = self._output(X)
         return np.asarray(self.classes_[self._loss.decision(output).numpy()])
 
     def predict_proba(self, X: Any) -> Array:
-        """Class probabilities, columns in the order of ``classes_``."""
+        """Class probabilities (n_samples, n_classes), columns in the order of ``classes_``."""
         output = self._output(X).double()
         return self._loss.probabilities(output).numpy()
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of the class probabilities."""
+        """Logarithms of the class probabilities, shape (n_samples, n_classes)."""
         return np.log(self.predict_proba(X))
 
 
-class MLPRegressor(RegressorMixin, _MLP):  # type: ignore[misc]
+class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
     """Multi-layer perceptron regressor trained by dlADMM; ``y`` may have several columns.
 
-    ``loss`` is any regression loss (default half the squared error; ``"huber"`` for outliers). Parameters and
-    attributes are those of :class:`MLPClassifier`, without ``classes_``.
+    Parameters and attributes that are not listed are those of :class:`MLPClassifier`, without ``classes_``.
+
+    Parameters
+    ----------
+    loss : str, dict or Loss, optional
+        A regression loss; None is half the squared error, "huber" is robust against outliers.
     """
 
     def __sklearn_tags__(self) -> Any:
@@ -287,7 +144,15 @@ class MLPRegressor(RegressorMixin, _MLP):  # type: ignore[misc]
         return tags
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n_samples, n_features), dense or sparse, and targets y, one or several columns."""
+        """Train the network.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array of shape (n_samples,), optional
+            How often each sample counts, 0 or more.
+        """
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True
         )
@@ -295,10 +160,10 @@ class MLPRegressor(RegressorMixin, _MLP):  # type: ignore[misc]
         target = y.reshape(len(y), -1).astype(np.float64)
         loss = get_loss("squared" if self.loss is None else self.loss)
         if loss.kind != "regression":
-            raise InputError(f"loss must be one of regression, got {loss.name!r}.")
+            raise InputError(f"loss must be a regression loss, got {loss.name!r}.")
         return self._fit(X, target, target.shape[1], loss, sample_weight)
 
     def predict(self, X: Any) -> Array:
-        """The network's output for each row."""
+        """The network's output for X, of shape (n_samples,) or (n_samples, n_outputs) as y had in ``fit``."""
         output = self._output(X).numpy()
         return np.asarray(output[:, 0] if self._single else output)

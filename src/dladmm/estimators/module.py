@@ -17,19 +17,30 @@ from dladmm.training.trainer import Result
 
 Factory = Callable[[int, int], nn.Module]
 
-SMALL_ROWS = 500
-"""Samples up to which ``dtype="auto"`` takes float64 on a CPU."""
+FLOAT64_SAMPLES = 500
+"""Samples up to which ``dtype="auto"`` uses float64 on a CPU."""
 
 
 class ModuleClassifier(MLPClassifier):
-    """Classifier whose network is made by ``module_factory(n_features, n_classes)``, trained by dlADMM.
+    """Classifier for any network that :func:`dladmm.train` accepts.
 
-    The factory returns an ``nn.Sequential`` that ends in ``nn.Linear(..., n_classes)``; None is one hidden layer of 100
-    relu units. X has flat rows, as scikit-learn wants them; a network of images begins with ``nn.Unflatten``. The other
-    parameters and the attributes are those of :class:`~dladmm.MLPClassifier`, without ``coefs_`` and
-    ``intercepts_``; ``module_`` is the trained network. Sample weights need a network without
-    batch normalisation.
+    X has shape (n_samples, n_features), as in scikit-learn; a network for images begins with ``nn.Unflatten``. Sample
+    weights need a network without batch normalisation. Parameters and attributes that are not listed are those of
+    :class:`~dladmm.MLPClassifier`, without ``coefs_`` and ``intercepts_``.
 
+    Parameters
+    ----------
+    module_factory : callable, optional
+        ``module_factory(n_features, n_classes)`` returns an ``nn.Sequential`` that ends in
+        ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units.
+
+    Attributes
+    ----------
+    module_ : nn.Module
+        The trained network.
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
     >>> def network(n_features, n_classes):
@@ -84,12 +95,14 @@ class ModuleClassifier(MLPClassifier):
         return made
 
     def _check_same_network(self) -> None:
-        """Any network goes on; whether it takes X, training finds out before it begins."""
+        """Any network can be continued; ``train`` checks whether it accepts X."""
 
     def _choose_dtype(self, n_rows: int) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        return "float64" if n_rows <= SMALL_ROWS and check_device(self.device).type == "cpu" else "float32"
+        return (
+            "float64" if n_rows <= FLOAT64_SAMPLES and check_device(self.device).type == "cpu" else "float32"
+        )
 
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_ = result.module
@@ -99,7 +112,7 @@ class ModuleClassifier(MLPClassifier):
 
 
 def _one_hidden_layer(n_features: int, n_classes: int) -> nn.Module:
-    # train draws fresh weights; skip_init spares the caller's global generator
+    # train draws fresh weights; skip_init leaves torch's global generator unchanged
     first, last = (
         nn.utils.skip_init(nn.Linear, *sizes)  # type: ignore[no-untyped-call]
         for sizes in ((n_features, 100), (100, n_classes))

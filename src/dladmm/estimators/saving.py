@@ -1,4 +1,4 @@
-"""``save`` and ``load`` of estimators: one file without pickle, with everything ``fit`` left behind."""
+"""``save`` and ``load`` for estimators: one file without pickle that holds everything ``fit`` computed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dladmm.training.trainer import Result
 
 
 class Saved:
-    """Gives an estimator ``save(path)`` and ``load(path)``."""
+    """Mixin that adds ``save(path)`` and ``load(path)`` to an estimator."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator, its last iterate included. Callbacks are not part of it."""
+        """Write the fitted estimator to one file, including the last iterate but not the callbacks."""
         if not hasattr(self, "module_"):
             raise InputError(f"this {type(self).__name__} is not fitted yet: call fit before save.")
         fitted: Any = self
@@ -28,7 +28,7 @@ class Saved:
         extra: dict[str, Any] = {
             "estimator": type(self).__name__,
             "parameters": {
-                name: _plain(name, value) for name, value in fitted.get_params(deep=False).items()
+                name: _json_value(name, value) for name, value in fitted.get_params(deep=False).items()
             },
             "classes": None if classes is None else {"dtype": classes.dtype.str, "values": classes.tolist()},
             "n_features_in": int(fitted.n_features_in_),
@@ -39,7 +39,7 @@ class Saved:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """An estimator that ``save`` wrote, on the CPU, fitted as it was."""
+        """The fitted estimator that ``save`` wrote, on the CPU."""
         saved = load_model(path)
         extra, name = saved.extra, cls.__name__
         if extra.get("estimator") != name:
@@ -74,11 +74,11 @@ class Saved:
         return loaded
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A parameter as JSON can hold it; callbacks and generators are left out."""
+def _json_value(name: str, value: Any) -> Any:
+    """A parameter as a JSON value; callbacks and random generators are left out."""
     if name == "callbacks":
         return []
-    if isinstance(value, (Named, Loss)):
+    if isinstance(value, Named):
         return value.to_spec()
     if isinstance(value, (tuple, list)):
         return [int(item) for item in value]

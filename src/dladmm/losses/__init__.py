@@ -4,7 +4,7 @@ The prox is the z_L-update, equations (5) and (15) of the paper:
 
     z_L <- argmin_z  R(z; y) + (rho/2) ||z - v||^2,      v = W a + b - u/rho.
 
-A :class:`Loss` is the mathematics of one row; a :class:`Risk` binds it to the targets and weights of a run.
+A :class:`Loss` is a function of one row of z; a :class:`Risk` binds it to the targets and weights of a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def get_loss(spec: str | dict[str, Any] | Loss) -> Loss:
-    """The loss that ``spec`` stands for: a name such as "squared", a dictionary, or the object itself."""
+    """The loss for ``spec``: a name such as "squared", a dictionary {"name": "huber", "delta": 2.0}, or the object."""
     return from_spec("loss", LOSSES, Loss, spec)
 
 

@@ -1,4 +1,4 @@
-"""Losses for classification."""
+"""Losses for classification: cross-entropy, binary logistic, squared hinge."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from dladmm.losses.targets import as_columns, holds_labels, one_hot, yes_no
 
 
 class Classification(Loss):
+    """Base class of the losses whose targets are classes."""
+
     kind: Kind = "classification"
 
     def decision(self, z: Tensor) -> Tensor:
@@ -27,7 +29,8 @@ class Classification(Loss):
 class CrossEntropy(Classification):
     """argmin_z logsumexp(z) - y^T z + (r/2)||z - v||^2, softmax cross-entropy; equations (5) and (15).
 
-    Solved exactly by Newton's method in one unknown a row, see :func:`softmax_prox`. Soft labels are welcome.
+    Solved exactly by Newton's method in one unknown per row, see :func:`softmax_prox`. Targets are class indices (N,)
+    or soft labels (N, n_classes) whose rows sum to 1.
     """
 
     name: ClassVar[str] = "cross_entropy"
@@ -69,8 +72,9 @@ class CrossEntropy(Classification):
 class BinaryLogistic(Classification):
     """argmin_z sum_k log(1 + exp z_k) - y_k z_k + (r/2)||z - v||^2, each column its own; equations (5), (15).
 
-    A column is softmax cross-entropy of the two logits (z/2, -z/2) with 2r in the place of r, and is solved
-    as such. One column is one yes-or-no question; several are several (or each class against the rest).
+    A column is softmax cross-entropy of the two logits (z/2, -z/2) with 2r in place of r, and is solved as such.
+    Targets are 0 or 1 (or probabilities) of shape (N,) or (N, n_outputs), or class indices (N,) taken one against the
+    rest.
     """
 
     name: ClassVar[str] = "binary_logistic"
@@ -107,7 +111,8 @@ class BinaryLogistic(Classification):
 class SquaredHinge(Classification):
     """argmin_z sum_k max(0, 1 - y_k z_k)^2 + (r/2)||z - v||^2: (r v + 2 y)/(2 + r) where y v < 1, else v.
 
-    Equations (5) and (15); the targets are +1 and -1, with several columns one class against the rest.
+    Equations (5) and (15). Targets are 0 or 1 of shape (N,) or (N, n_outputs), or class indices (N,) taken one against
+    the rest; internally they are +1 and -1.
     """
 
     name: ClassVar[str] = "squared_hinge"
@@ -126,16 +131,16 @@ class SquaredHinge(Classification):
         return -2 * target * (1 - target * z).clamp_min_(0)
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
-        # not v + move: where v is far off the mark the two nearly cancel
+        # not written as v + move: for large v the two nearly cancel
         return torch.where(target * v < 1, (r * v + 2 * target) / (2 + r), v)
 
     def probabilities(self, z: Tensor) -> Tensor:
-        """The minimiser of the expected squared hinge is z = 2 p - 1: that map backwards."""
+        """The minimiser of the expected squared hinge is z = 2 p - 1; this is its inverse, p = (z + 1)/2."""
         return normalised((z.clamp(-1, 1) + 1) / 2)
 
 
 def normalised(yes: Tensor) -> Tensor:
-    """Class probabilities from one column of P(yes), or from several, each class against the rest."""
+    """Class probabilities from P(yes): one column (N, 1), or one column per class against the rest."""
     if yes.shape[1] == 1:
         return torch.cat([1 - yes, yes], dim=1)
     total = yes.sum(dim=1, keepdim=True)

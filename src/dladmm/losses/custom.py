@@ -1,4 +1,4 @@
-"""A loss from a function of your own."""
+"""A loss defined by a Python function."""
 
 from __future__ import annotations
 
@@ -24,9 +24,18 @@ from dladmm.losses.targets import yes_no
 class CallableLoss(Loss):
     """argmin_z sum_i fn(z, y)_i + (r/2)||z - v||^2 for a function of your own, by FISTA; equations (5), (15).
 
-    ``fn(z, target)`` gives one loss a row, shape (N,), or their sum; it must be convex in z, one row must not
-    look at another, and ``H`` must bound the Lipschitz constant of a row's gradient. Gradients by autograd. Without
-    an ``H`` training estimates one from the targets (:func:`estimated`) and says so.
+    Parameters
+    ----------
+    fn : callable
+        ``fn(z, target)`` returns one loss per row, shape (N,), or their sum, for z of shape (N, n_outputs). It must be
+        convex in z and treat rows independently; gradients are taken by autograd.
+    H : float, optional
+        Bound on the Lipschitz constant of a row's gradient. If not given, training estimates it from the targets
+        (:func:`estimated`) and issues a warning.
+    kind : {"regression", "classification"}, default "regression"
+        Whether targets are numbers or classes.
+    H_estimated : bool
+        Set by :func:`estimated`.
     """
 
     name: ClassVar[str] = "callable"
@@ -46,6 +55,13 @@ class CallableLoss(Loss):
         if self.kind not in ("classification", "regression"):
             raise InputError(f"kind must be 'classification' or 'regression'; got {self.kind!r}")
 
+    @property
+    def lacks_H(self) -> bool:
+        return math.isnan(self.H)
+
+    def with_estimated_H(self, target: Tensor) -> CallableLoss:
+        return estimated(self, target)
+
     def to_spec(self) -> dict[str, Any]:
         raise InputError(
             "a loss made of a Python function cannot be written to a file; pass it again on loading"
@@ -62,7 +78,7 @@ class CallableLoss(Loss):
             raise InputTypeError(f"fn must return a tensor, got {type(losses).__name__}.")
         if losses.shape not in (z.shape[:1], torch.Size([])):
             raise InputError(
-                f"fn must return one loss a row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
+                f"fn must return one loss per row, shape ({len(z)},), or their sum; got {tuple(losses.shape)}"
             )
         return losses
 
@@ -86,15 +102,26 @@ class CallableLoss(Loss):
         return normalised(torch.sigmoid(z)) if z.shape[1] == 1 else F.softmax(z, dim=1)
 
 
-SCALES, PUSHES = (0.0, 0.1, 1.0, 3.0, 10.0), 12
-"""How far from zero and from the targets the curvature is looked at, and with how many steps of power iteration."""
+SCALES, POWER_STEPS = (0.0, 0.1, 1.0, 3.0, 10.0), 12
+"""Distances from zero and from the targets at which the curvature is sampled, and steps of power iteration there."""
 
 
 def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
-    """The loss with twice the largest curvature that was seen as its H.
+    """A copy of the loss whose H is twice the largest curvature found by sampling.
 
-    Power iteration on differences of gradients, row by row in float64, around zero and around the targets. What is seen
-    is a lower bound of H; the factor 2 is a margin and no proof.
+    Power iteration on differences of gradients, row by row in float64, around zero and around the targets. The largest
+    curvature found is a lower bound of H; the factor 2 is a safety margin, not a proof.
+
+    Parameters
+    ----------
+    loss : CallableLoss
+    target : Tensor of shape (N, n_outputs)
+        Targets as ``loss.encode`` returns them.
+
+    Returns
+    -------
+    CallableLoss
+        The same loss with ``H`` set and ``H_estimated=True``.
     """
     some = target[:: max(1, len(target) // 256)].double()
     generator = torch.Generator().manual_seed(0)
@@ -107,7 +134,7 @@ def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
         for scale in SCALES:
             z = centre + scale * random()
             slope, direction = loss.gradient(z, some), random()
-            for _ in range(PUSHES):
+            for _ in range(POWER_STEPS):
                 direction = 1e-4 * direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
                 change = loss.gradient(z + direction, some) - slope
                 largest = max(largest, float((change.norm(dim=1) / 1e-4).max()))

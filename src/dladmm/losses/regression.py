@@ -1,4 +1,4 @@
-"""Losses for regression."""
+"""Losses for regression: half the squared error, and Huber."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dladmm.losses.targets import as_columns
 
 
 class Regression(Loss):
+    """Base class of the losses whose targets are numbers, of shape (N,) or (N, n_outputs)."""
+
     kind: Kind = "regression"
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
@@ -49,8 +51,8 @@ class Squared(Regression):
 class Huber(Regression):
     """argmin_z sum_k huber(z_k - y_k) + (r/2)||z - v||^2; equations (5) and (15).
 
-    huber(e) is e^2/2 up to ``delta`` and delta |e| - delta^2/2 beyond. With e = v - y the answer is
-    v - e/(1 + r), the step held to delta/r at most.
+    huber(e) is e^2/2 up to ``delta`` and delta |e| - delta^2/2 beyond. With e = v - y the minimiser is
+    v - e/(1 + r), the step clipped to at most delta/r.
     """
 
     name: ClassVar[str] = "huber"

@@ -1,4 +1,4 @@
-"""The risk R(z_L; y) of a run."""
+"""The risk R(z_L; y) of a run: a loss bound to its targets and row weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ from dladmm.solvers.fista import fista
 class Risk:
     """R(z_L; y) of the paper: sum_i weight_i l(z_i, y_i), a loss bound to its targets and row weights.
 
-    A network that answers at every position of a sample gives z of shape (N, positions, outputs); then every position
-    is a row, and the targets have N x positions of them.
+    A network with one output per position of a sample has z of shape (N, positions, n_outputs); each position is then
+    a row of its own, and ``target`` has N x positions rows.
 
-    ``weight`` is a column (N, 1) of numbers >= 0, None for ones. ``solver="fista"`` asks for the paper's own
-    way of solving equations (5) and (15); "auto" takes the loss's exact prox. ``comm`` says who else has rows of R:
-    value and gradient are those of the rows here, H is that of all.
+    Parameters
+    ----------
+    loss : Loss
+    target : Tensor of shape (N, n_outputs)
+        Targets as ``loss.encode`` returns them.
+    weight : Tensor of shape (N, 1), optional
+        Row weights >= 0; None means all ones.
+    solver : {"auto", "fista"}
+        "fista" solves equations (5) and (15) as the paper does; "auto" uses the loss's exact prox where it has one.
+    comm : Communicator
+        The ranks that hold the other rows: value and gradient are those of the local rows, H that of all rows.
     """
 
     loss: Loss
@@ -39,13 +47,13 @@ class Risk:
             raise InputError(f"solver must be 'auto' or 'fista'; got {self.solver!r}")
         n = len(self.target)
         if self.weight is not None and self.weight.shape != (n, 1):
-            raise InputError(f"weight must have shape ({n}, 1), one a row; got {tuple(self.weight.shape)}")
+            raise InputError(f"weight must have shape ({n}, 1), one per row; got {tuple(self.weight.shape)}")
 
-    def n_labelled(self, rows: Tensor | None = None) -> float:
-        """How many targets count on all ranks, each as often as its sample does."""
+    def n_labelled(self, sample_weight: Tensor | None = None) -> float:
+        """Number of targets with positive weight on all ranks, each counted with its sample's weight (N, 1)."""
         counted = torch.ones_like(self.target[:, :1]) if self.weight is None else (self.weight > 0)
-        if rows is not None:
-            counted = counted * rows.repeat_interleave(len(counted) // max(len(rows), 1), 0)
+        if sample_weight is not None:
+            counted = counted * sample_weight.repeat_interleave(len(counted) // max(len(sample_weight), 1), 0)
         return float(self.comm.total(counted.sum(dtype=torch.float64))[0])
 
     @cached_property
@@ -61,40 +69,42 @@ class Risk:
         return torch.ones_like(self.target[:, :1]) if self.weight is None else self.weight
 
     @cached_property
-    def _rows(self) -> Tensor:
-        """The rows of positive weight: few on a graph, and no time should go into the others."""
+    def _labelled(self) -> Tensor:
+        """Indices of the rows of positive weight: few on a graph, where the other rows need no work."""
         return torch.nonzero(self._weight[:, 0] > 0)[:, 0]
 
     @cached_property
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        return self.target[self._rows], self._weight[self._rows]
+    def _labelled_target(self) -> tuple[Tensor, Tensor]:
+        return self.target[self._labelled], self._weight[self._labelled]
 
     def flat(self, z: Tensor) -> Tensor:
-        """z with one row a target."""
+        """z as a matrix with one row per target: (N x positions, n_outputs)."""
         return z.reshape(-1, z.shape[-1])
 
-    def _counting(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z, targets and weights on the rows of positive weight."""
-        return z[self._rows], *self._kept
+    def _on_labelled(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """z, targets and weights of the rows of positive weight."""
+        return z[self._labelled], *self._labelled_target
 
     def value(self, z: Tensor) -> Tensor:
         """R(z), a 0-d float64 tensor."""
         z = self.flat(z)
         if self.weight is None:
             return self.loss.rows(z, self.target).double().sum()
-        z, target, weight = self._counting(z)
-        rows = self.loss.rows(z, target).double()
-        if rows.ndim == 0:
+        z, target, weight = self._on_labelled(z)
+        losses = self.loss.rows(z, target).double()
+        if losses.ndim == 0:
             if bool((self.weight != self.weight[0]).any()):
-                raise InputError("fn returned a sum; with unequal row weights it must return one loss a row")
-            return rows * weight[0, 0].double()
-        return torch.dot(rows, weight[:, 0].double())
+                raise InputError(
+                    "fn returned a sum; with unequal row weights it must return one loss per row"
+                )
+            return losses * weight[0, 0].double()
+        return torch.dot(losses, weight[:, 0].double())
 
     def by_sample(self, z: Tensor) -> Tensor:
-        """What every sample adds to R, float64 (N,)."""
+        """The contribution of each sample to R, float64 of shape (N,)."""
         losses = self.loss.rows(self.flat(z), self.target).double()
         if losses.ndim == 0:
-            raise InputError("fn returned a sum; with sample weights it must return one loss a row")
+            raise InputError("fn returned a sum; with sample weights it must return one loss per row")
         losses = losses if self.weight is None else losses * self.weight[:, 0].double()
         return losses.reshape(len(z), -1).sum(1)
 
@@ -105,14 +115,14 @@ class Risk:
         return rows.reshape(len(z), -1).sum(1)
 
     def gradient(self, z: Tensor) -> Tensor:
-        """The gradient of R at z."""
+        """The gradient of R at z, of the shape of z."""
         return self._gradient(self.flat(z)).reshape(z.shape)
 
     def _gradient(self, z: Tensor) -> Tensor:
         if self.weight is None:
             return self.loss.gradient(z, self.target)
-        some, target, weight = self._counting(z)
-        return torch.zeros_like(z).index_copy(0, self._rows, self.loss.gradient(some, target) * weight)
+        some, target, weight = self._on_labelled(z)
+        return torch.zeros_like(z).index_copy(0, self._labelled, self.loss.gradient(some, target) * weight)
 
     @property
     def closed_form(self) -> bool:
@@ -128,10 +138,9 @@ class Risk:
             return self._fista(v, rho)
         if self.weight is None:
             return self.loss.executed_prox(v, self.target, rho, how)
-        some, target, weight = self._counting(v)
-        return v.index_copy(
-            0, self._rows, self.loss.executed_prox(some, target, rho / weight, how).to(v.dtype)
-        )
+        some, target, weight = self._on_labelled(v)
+        found = self.loss.executed_prox(some, target, rho / weight, how).to(v.dtype)
+        return v.index_copy(0, self._labelled, found)
 
     def _fista(self, v: Tensor, rho: float) -> Tensor:
         def value_grad(z: Tensor) -> tuple[Tensor, Tensor]:

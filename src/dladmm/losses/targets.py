@@ -1,4 +1,4 @@
-"""Targets as the losses want them: one row a sample, checked."""
+"""Checks targets and converts them to the form the losses work on, one row per sample."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dladmm.base.errors import InputError
 
 
 def holds_labels(y: Tensor) -> bool:
-    """Whether y has one entry a row: (N,) or (N, 1)."""
+    """Whether y has one entry per row, shape (N,) or (N, 1)."""
     return y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1)
 
 
 def as_columns(y: Tensor, n_outputs: int) -> Tensor:
-    """y as a matrix with n_outputs columns."""
+    """y as a matrix of shape (N, n_outputs)."""
     columns = y.reshape(-1, 1) if y.ndim == 1 else y
     if columns.ndim != 2 or columns.shape[1] != n_outputs:
         raise InputError(f"y must have shape (N, {n_outputs}); got {tuple(y.shape)}")
@@ -23,7 +23,7 @@ def as_columns(y: Tensor, n_outputs: int) -> Tensor:
 
 
 def one_hot(y: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
-    """One column a class from the labels 0 .. n_classes - 1."""
+    """One-hot targets (N, n_classes) from labels 0 .. n_classes - 1 of shape (N,) or (N, 1)."""
     flat = y.reshape(-1)
     labels = flat.long()
     if flat.is_floating_point() and not (flat == labels).all():
@@ -35,7 +35,7 @@ def one_hot(y: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:
 
 
 def yes_no(y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
-    """Targets in [0, 1], (N, n_outputs): given as such, or class labels taken one against the rest."""
+    """Targets in [0, 1] of shape (N, n_outputs): given as such, or from class labels, one against the rest."""
     if n_outputs > 1 and holds_labels(y):
         return one_hot(y, n_outputs, dtype)
     target = as_columns(y, n_outputs).to(dtype)

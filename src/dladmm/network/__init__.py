@@ -1,1 +1,1 @@
-"""How blocks make a chain: from a torch module, a graph, scaled inputs."""
+"""Networks as chains of blocks: built from torch modules or graphs, with input scaling and input dropout."""

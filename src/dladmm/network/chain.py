@@ -1,4 +1,4 @@
-"""A network as a chain of blocks, and the builders that make one."""
+"""A network as a chain of blocks, and the functions that build one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation
-from dladmm.activations.jumps import JumpFunction
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
 from dladmm.compute.sparse import SparseMatrix
@@ -22,7 +21,14 @@ from dladmm.network.tracing import chain_layers, layers_of
 
 
 class Chain:
-    """``V_0 = x``, ``V_l = g_l(B_l, V_{l-1})``: the network of Problem 1, whose last block is linear."""
+    """``V_0 = x``, ``V_l = g_l(B_l, V_{l-1})``: the network of Problem 1, whose last block is linear.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+        The blocks in the order of the forward pass. A chain holds no parameters; methods take them as ``params``, one
+        dictionary of tensors per block.
+    """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         if not blocks:
@@ -45,7 +51,7 @@ class Chain:
 
     @property
     def n_in(self) -> int | None:
-        """Number of input features, where the first block says it."""
+        """Number of input features; None if the first block accepts any."""
         return self.blocks[0].n_in
 
     @property
@@ -61,7 +67,7 @@ class Chain:
     def initial_parameters(
         self, generator: torch.Generator | None, scale: float, *, dtype: torch.dtype, device: torch.device
     ) -> list[Params]:
-        """Fresh parameters of every block, drawn from one generator: no two layers share random numbers."""
+        """New parameters for every block, all drawn from one generator so that layers are independent."""
         fresh = [block.initial_parameters(generator, scale) for block in self.blocks]
         return [
             {name: p.to(device=device, dtype=dtype) for name, p in block_params.items()}
@@ -69,7 +75,7 @@ class Chain:
         ]
 
     def forward(self, params: Sequence[Params], x: Tensor) -> list[Tensor]:
-        """Every ``V_l`` of the network itself, ``l = 1..n``."""
+        """The outputs ``V_l``, ``l = 1..n``, of a forward pass over x (N, ...); each has N rows."""
         outputs: list[Tensor] = []
         for block, block_params in zip(self.blocks, params, strict=True):
             x = block.forward(block_params, x)
@@ -77,14 +83,14 @@ class Chain:
         return outputs
 
     def predict(self, params: Sequence[Params], x: Tensor) -> Tensor:
-        """The network's output, keeping one layer in memory at a time."""
+        """The network's output for x (N, ...), shape (N, ..., n_outputs); only one layer is kept in memory."""
         for block, block_params in zip(self.blocks, params, strict=True):
             x = block.evaluate(block_params, x)
         return x
 
     @torch.no_grad()
     def observe(self, params: Sequence[Params], x: Tensor) -> None:
-        """Let every block that needs them take its statistics from the network's own pass over the training data."""
+        """Update the statistics of blocks that have them (batch norm) by a forward pass over the training data."""
         if any(block.has_statistics for block in self.blocks):
             for block, block_params in zip(self.blocks, params, strict=True):
                 block.observe(block_params, x)
@@ -92,54 +98,62 @@ class Chain:
 
     @property
     def follows_forward(self) -> bool:
-        """Whether some rows of V_l are no variables but follow the forward pass: the theory does not cover that."""
+        """Whether some rows of V_l are set by the forward pass instead of being variables, outside the theory."""
         return any(block.follows_forward for block in self.blocks)
 
     def to_module(self, params: Sequence[Params]) -> nn.Module:
-        """The trained network as an ordinary ``nn.Sequential``, or for graphs one with ``forward(x, edge_index)``."""
+        """The network as an ``nn.Sequential``, or for graphs as a module with ``forward(x, edge_index)``."""
         made = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
         layers = [layer for module in made for layer in layers_of(module)]
-        return (
-            GraphNetwork(layers) if any(isinstance(m, GraphLayer) for m in layers) else nn.Sequential(*layers)
-        )
+        is_graph = any(isinstance(layer, GraphLayer) for layer in layers)
+        return GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
 
 
-RECURRENT_LINKS = 10.0
-"""What a link of a recurrent network weighs beside that of others: as much as the last one."""
+RECURRENT_LINK_FACTOR = 10.0
+"""Weight of a link of a recurrent network relative to a link of an MLP: that of the last link."""
 
 
 def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
-    """What every link weighs in accelerated mode beside a link of an MLP (docs/any_network.md).
+    """The weight of every link in accelerated mode, relative to a link of an MLP (docs/any_network.md).
 
-    The block after an image (channels, height, width) sees all its positions together, so a link counts by the mean
-    over them; otherwise what is handed down to one position would be too little to move it.
+    The links of an image (N, channels, height, width) are weighted by one over the number of positions: the next block
+    combines all positions, and with full weight the change passed to a single position would be too small.
     """
     if any(block.own_variables for block in chain):
-        return (RECURRENT_LINKS,) * len(outputs)
+        return (RECURRENT_LINK_FACTOR,) * len(outputs)
     return tuple(1.0 / math.prod(v.shape[2:]) for v in outputs)
 
 
-JUMPS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
-STAIRS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
-"""Accelerated mode where activations jump once, and where they have levels at given places (docs/any_network.md)."""
+TWO_LEVEL_SETTINGS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
+MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
+"""Defaults of accelerated mode for step functions with two levels (sign, step) and with more (docs/any_network.md)."""
 
 
 def jump_settings(chain: Chain) -> dict[str, Any]:
-    """What accelerated mode takes for such a chain in the place of its usual settings, where none are given.
+    """The defaults of accelerated mode that change for a chain with step functions; explicit options override them.
 
-    Signs fit noise sooner than other networks. They have no unit of length, so the initial scale is that of the last
-    layer alone. Levels do have one: z must reach them, so there inputs stay as they are and weights have He's size.
+    Networks of signs overfit sooner than others, and sign(z) does not depend on the scale of z, so the initial scale
+    matters for the last layer only. With more than two levels the scale of z does matter: z must reach the levels, so
+    inputs are not scaled and weights have He's initial size.
     """
-    jumps = [
-        b.activation for b in chain if isinstance(b, Elementwise) and isinstance(b.activation, JumpFunction)
-    ]
-    if any(len(jump.pieces()) > 2 for jump in jumps):
-        return STAIRS
-    return JUMPS if jumps else {}
+    levels = [block.activation.n_levels for block in chain if isinstance(block, Elementwise)]
+    if any(n > 2 for n in levels):
+        return MANY_LEVEL_SETTINGS
+    return TWO_LEVEL_SETTINGS if any(levels) else {}
 
 
 def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
-    """The chain of the paper's MLP (Problem 3): ``Affine, f, Affine, f, ..., Affine`` with these widths.
+    """The chain of the paper's MLP (Problem 3): ``Affine, f, Affine, f, ..., Affine``.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Number of input features, widths of the hidden layers, number of outputs.
+    activation : str or Activation, default "relu"
+
+    Returns
+    -------
+    Chain
 
     >>> mlp([64, 100, 100, 10])
     Chain(Affine(64, 100) -> Elementwise(relu) -> Affine(100, 100) -> Elementwise(relu) -> Affine(100, 10))
@@ -158,10 +172,24 @@ def gcn(
     rows: Tensor | None = None,
     propagated: bool = False,
 ) -> Chain:
-    """The chain of the paper's GCN (Problem 5): ``Z_l = f(A~ Z_{l-1} W_l)`` with these widths, the last one linear.
+    """The chain of the paper's GCN (Problem 5): ``Z_l = f(A~ Z_{l-1} W_l)``, the last layer linear; for one graph.
 
-    It is bound to one graph. ``propagated`` says that the input will be ``A~ X`` instead of X; ``rows`` leaves only
-    those rows of Z_l as variables (see :class:`~dladmm.blocks.GraphConv`).
+    Parameters
+    ----------
+    widths : sequence of int
+        Number of input features, widths of the hidden layers, number of classes.
+    adjacency : SparseMatrix of shape (n_nodes, n_nodes)
+        The normalised adjacency A~.
+    activation : str, dict or Activation, default "relu"
+    rows : Tensor of shape (n,), optional
+        Indices of the nodes whose rows of Z_l are variables; the others follow the forward pass. None means all
+        (see :class:`~dladmm.blocks.GraphConv`).
+    propagated : bool, default False
+        Whether the input will be ``A~ X`` instead of X.
+
+    Returns
+    -------
+    Chain
     """
     pairs = _pairs(widths)
     last = len(pairs) - 1
@@ -180,7 +208,7 @@ def gcn(
 
 
 def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
-    """Input and output width of every layer."""
+    """Input and output width of every layer, checked."""
     if not isinstance(widths, Iterable):
         raise InputTypeError(f"widths must be a list of whole numbers, got {widths!r}.")
     sizes = list(widths)
@@ -193,10 +221,19 @@ def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
-    """The chain of an ``nn.Sequential``, nested ones taken apart: closed forms where there are, else Generic.
+    """The chain of a torch module: blocks with closed-form updates where they exist, else ``Generic`` blocks.
 
-    A module of another class is followed by torch.fx and cut where one value alone goes on (docs/any_network.md).
-    ``sequences`` says that a sample is (time, features): then ``nn.Linear`` acts at every time step.
+    Parameters
+    ----------
+    module : nn.Module
+        An ``nn.Sequential`` that ends in ``nn.Linear``, nested or not. Another module is traced by torch.fx and split
+        wherever a single tensor is passed on (docs/any_network.md).
+    sequences : bool, default False
+        Whether inputs have shape (N, time, features), so that ``nn.Linear`` acts at every time step.
+
+    Returns
+    -------
+    Chain
 
     >>> from_module(nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)))
     Chain(Convolution(1, 8, 3x3) -> Elementwise(relu) -> Composed(Flatten(start_dim=1, end_dim=-1), Affine(288, 10)))

@@ -1,4 +1,4 @@
-"""Which block a torch layer becomes."""
+"""Converts torch layers into blocks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dladmm.network.recurrent_module import Recurrent
 
 
 def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Block]:
-    """The blocks of layers in order: closed forms where there are, else Generic.
+    """The blocks of a list of layers: blocks with closed-form updates where they exist, else Generic.
 
-    A recurrent layer is its states and what is seen of them. ``sequences`` says that the input is (samples, time,
-    features), where ``nn.Linear`` acts at every time step.
+    A recurrent layer becomes two blocks: its states, and the selection of those that are passed on. ``sequences`` says
+    that the input has shape (N, time, features), so that ``nn.Linear`` acts at every time step.
     """
     blocks: list[Block] = []
     for layer in layers:
@@ -36,7 +36,7 @@ def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Bloc
         block = _block_of(layer)
         blocks.append(Positionwise(block) if sequences and isinstance(block, Affine) else block)
         sequences = sequences and not isinstance(block, (Convolution, LinearMap))
-    return joined(blocks)
+    return merge_linear_maps(blocks)
 
 
 def _block_of(layer: nn.Module) -> Block:
@@ -48,7 +48,7 @@ def _block_of(layer: nn.Module) -> Block:
     if any(isinstance(part, (_DropoutNd, nn.RReLU)) for part in layer.modules()):
         raise InputError(
             f"{layer!r} is random: the sweep needs a function that gives the same output every time. Leave it out; "
-            "in mode='accelerated' the option dropout leaves out entries of X instead."
+            "in mode='accelerated' the option dropout drops entries of X instead."
         )
     if type(layer) is nn.Linear:
         return Affine(layer.in_features, layer.out_features, bias=layer.bias is not None)
@@ -60,10 +60,10 @@ def _block_of(layer: nn.Module) -> Block:
     return Convolution.from_module(layer) or MaxPool.from_module(layer) or Generic(layer)
 
 
-def joined(blocks: list[Block]) -> list[Block]:
-    """The same chain with linear maps without parameters made part of the block that follows them.
+def merge_linear_maps(blocks: list[Block]) -> list[Block]:
+    """The same chain with parameter-free linear maps merged into the block that follows them.
 
-    That block is linear, or the maps come first and what they see is data.
+    They are merged where that block is linear, or where the maps come first and act on the data.
     """
     result: list[Block] = []
     waiting: list[LinearMap] = []

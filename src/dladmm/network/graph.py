@@ -1,4 +1,4 @@
-"""Graphs: the normalised adjacency A~, the form of the features, and checks of what a user hands in.
+"""Graphs: the normalised adjacency A~, dense or sparse features, and checks of user input.
 
 ``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected, unweighted graph.
 """
@@ -16,14 +16,16 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.compute.sparse import scipy_matrix
 
 DENSE_ENTRY_COST = 0.25
-"""Time of one entry of a dense matrix in a product, against one stored entry of a CSR matrix (2-core CPU, MKL)."""
+"""Time per entry of a dense matrix in a product, relative to a stored entry of a CSR matrix (2-core CPU, MKL)."""
 
 
 def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
     """``(D + I)^-1/2 (A + I) (D + I)^-1/2`` in float64, from PyG's ``edge_index`` (2, E).
 
-    An edge given in one direction counts in both, one given twice counts once, and a self loop is dropped, for the
-    ``+ I`` gives every node its own. A node without edges keeps the diagonal entry 1.
+    An edge given in one direction counts in both, one given twice counts once, and self loops are dropped because
+    ``+ I`` adds one to every node. A node without edges has the diagonal entry 1.
+
+    Returns a CSR array of shape (n_nodes, n_nodes).
     """
     row, column = check_edge_index(edge_index, n_nodes)
     kept = row != column
@@ -41,10 +43,10 @@ def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
 def propagated_features(
     adjacency: sparse.csr_array, x: sparse.csr_array | np.ndarray[Any, Any]
 ) -> tuple[sparse.csr_array | np.ndarray[Any, Any], bool]:
-    """``A~ X`` formed once, dense or sparse, or X itself (and False), whichever makes ``A~ X W^T`` cheapest.
+    """``(A~ X, True)``, dense or sparse, or ``(X, False)``, whichever makes ``A~ X W^T`` cheapest.
 
-    On graphs with many neighbours A~ X has several times the entries of A~ and X together; then two products with
-    the factors cost less than one with their product.
+    On graphs with many neighbours A~ X has several times the entries of A~ and X together; then two products with the
+    factors cost less than one with their product. X has shape (n_nodes, n_features).
     """
     entries = x.shape[0] * x.shape[1] * DENSE_ENTRY_COST
     if isinstance(x, np.ndarray):
@@ -60,7 +62,7 @@ def propagated_features(
 
 
 def check_edge_index(edge_index: Any, n_nodes: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Both rows of ``edge_index`` as int64 arrays, every entry a node."""
+    """Both rows of ``edge_index`` (2, E) as int64 arrays, with every entry checked to be a node number."""
     array = edge_index.detach().cpu().numpy() if isinstance(edge_index, Tensor) else np.asarray(edge_index)
     if array.ndim != 2 or array.shape[0] != 2:
         raise InputError(
@@ -79,7 +81,7 @@ def check_edge_index(edge_index: Any, n_nodes: int) -> tuple[np.ndarray[Any, Any
 
 
 def check_unweighted(edge_weight: Any) -> None:
-    """The paper's graph is unweighted: weights are refused unless all are 1."""
+    """Raise unless all edge weights are 1: the paper's graph is unweighted."""
     if edge_weight is None:
         return
     values = (
@@ -92,8 +94,8 @@ def check_unweighted(edge_weight: Any) -> None:
         )
 
 
-def check_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
-    """A boolean mask over the nodes, on the CPU, with at least one True."""
+def check_node_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
+    """A boolean mask over the nodes as a CPU tensor of shape (n_nodes,) with at least one True."""
     if isinstance(mask, Tensor):
         chosen = mask.detach().cpu()
     else:
@@ -107,14 +109,16 @@ def check_mask(mask: Any, n_nodes: int, name: str) -> Tensor:
             f"indices make one with mask = torch.zeros(n_nodes, dtype=torch.bool); mask[indices] = True."
         )
     if chosen.shape != (n_nodes,):
-        raise InputError(f"{name} must have shape ({n_nodes},), one entry a node, got {tuple(chosen.shape)}.")
+        raise InputError(
+            f"{name} must have shape ({n_nodes},), one entry per node, got {tuple(chosen.shape)}."
+        )
     if not bool(chosen.any()):
         raise InputError(f"{name} selects no node; at least one is needed.")
     return chosen
 
 
 def check_node_features(x: Any, dtype: torch.dtype) -> sparse.csr_array | np.ndarray[Any, Any]:
-    """Finite features, one row a node: a scipy CSR matrix where they came sparse, else a numpy array; float64."""
+    """Finite float64 features (n_nodes, n_features): a scipy CSR array if ``x`` is sparse, else a numpy array."""
     if isinstance(x, Tensor):
         x = x.detach().cpu().numpy() if x.layout == torch.strided else scipy_matrix(x)
     values = x.data if sparse.issparse(x) else np.asarray(x)

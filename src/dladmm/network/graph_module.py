@@ -1,4 +1,4 @@
-"""A trained GCN as an ordinary torch module with PyG's calling convention: ``network(x, edge_index)``."""
+"""A trained GCN as a torch module with PyG's calling convention, ``network(x, edge_index)``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dladmm.network.graph import normalised_adjacency
 
 
 class GraphLayer(nn.Module):
-    """``f(A~ x W^T)`` for a given A~: a GCN layer without bias."""
+    """``f(A~ x W^T)``, a GCN layer without bias: x is (n_nodes, n_in), A~ (n_nodes, n_nodes), W (n_out, n_in)."""
 
     def __init__(self, weight: Tensor, activation: nn.Module) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class GraphLayer(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """A stack of GCN layers: logits of every node from features (dense or sparse) and PyG's ``edge_index``."""
+    """A stack of GCN layers: logits (n_nodes, n_classes) from x (n_nodes, n_features) and ``edge_index`` (2, E)."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A graph that no rank has whole: each brings its own nodes and the edges that touch them.
+"""A graph distributed over ranks: each rank provides its own nodes and the edges that touch them.
 
-Degrees and features of the halo are fetched from their owners once, before training; from then on a part is like one
-that was cut from a whole graph (:mod:`dladmm.network.graph_shard`).
+Degrees and features of the halo (neighbours on other ranks) are fetched from their owners once, before training; after
+that a part is the same as one cut from a whole graph (:mod:`dladmm.network.graph_shard`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,22 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GraphPart:
-    """What a function ``data(rank, world)`` returns to :func:`dladmm.train_graph`.
+    """One rank's part of a graph, as returned by a function ``data(rank, world)`` given to :func:`dladmm.train_graph`.
 
-    ``owner`` is the rank of every node of the graph (a memmap will do), ``edge_index`` (2, edges) has every edge that
-    touches a node of this rank, by the numbers of the whole graph. ``x``, ``y`` and the masks have one row for each of
-    this rank's nodes, in the order of their numbers; ``x`` is dense.
+    Parameters
+    ----------
+    owner : array of shape (n_nodes,)
+        The rank of every node of the whole graph; may be a memmap.
+    edge_index : array of shape (2, E)
+        Every edge that touches a node of this rank, in the node numbers of the whole graph.
+    x : array of shape (n_own, n_features)
+        Dense features of this rank's nodes, in the order of their numbers.
+    y : array of shape (n_own,)
+        Class indices of this rank's nodes.
+    train_mask : array of shape (n_own,)
+        Which of this rank's nodes are labelled.
+    n_classes : int
+    val_mask, test_mask : array of shape (n_own,), optional
     """
 
     owner: Any
@@ -45,7 +56,7 @@ class GraphPart:
 
 
 def own_part(part: GraphPart, comm: Communicator, dtype: torch.dtype, device: torch.device) -> OwnGraph:
-    """This rank's part with its halo; what one rank refuses all refuse."""
+    """This rank's part with its halo; an error on one rank is raised on all."""
     with comm.together():
         nodes, owner, rows = _checked(part, comm)
     n_own = len(nodes)
@@ -53,26 +64,27 @@ def own_part(part: GraphPart, comm: Communicator, dtype: torch.dtype, device: to
     others = columns[owner[columns] != comm.rank]
     halo = others[np.argsort(owner[others], kind="stable")]
     from_each, to_each = _counts(rows, halo, owner, comm)
-    asked = comm.exchange(torch.from_numpy(halo).to(_place(comm)), from_each, to_each).cpu().numpy()
-    sent = torch.from_numpy(np.searchsorted(nodes, asked))
+    requested = comm.exchange(torch.from_numpy(halo).to(_device_of(comm)), from_each, to_each).cpu().numpy()
+    sent = torch.from_numpy(np.searchsorted(nodes, requested))
     spread = sparse.csr_array(
         (np.ones(len(sent)), (sent.numpy(), np.arange(len(sent)))), shape=(n_own, len(sent))
     )
 
-    def fetched(own: Tensor) -> Tensor:
-        told = comm.exchange(own.index_select(0, sent).to(_place(comm)), to_each, from_each)
-        return torch.cat([own, told.cpu()])
+    def with_halo(own: Tensor) -> Tensor:
+        """Rows of this rank's nodes, followed by the rows of its halo from the other ranks."""
+        received = comm.exchange(own.index_select(0, sent).to(_device_of(comm)), to_each, from_each)
+        return torch.cat([own, received.cpu()])
 
-    place = np.full(len(owner), -1, dtype=np.int64)
-    place[nodes], place[halo] = np.arange(n_own), n_own + np.arange(len(halo))
+    local_index = np.full(len(owner), -1, dtype=np.int64)
+    local_index[nodes], local_index[halo] = np.arange(n_own), n_own + np.arange(len(halo))
     entries = sparse.coo_array(rows)
     own = np.concatenate([entries.coords[0], np.arange(n_own)])  # A + I
-    near = np.concatenate([place[entries.coords[1]], np.arange(n_own)])
-    degree = fetched(torch.from_numpy(1.0 + np.diff(rows.indptr))).numpy()
+    near = np.concatenate([local_index[entries.coords[1]], np.arange(n_own)])
+    degree = with_halo(torch.from_numpy(1.0 + np.diff(rows.indptr))).numpy()
     local = sparse.csr_array(
         (1 / np.sqrt(degree[own] * degree[near]), (own, near)), shape=(n_own, n_own + len(halo))
     )
-    product = local @ fetched(torch.from_numpy(np.asarray(part.x, dtype=np.float64))).numpy()
+    product = local @ with_halo(torch.from_numpy(np.asarray(part.x, dtype=np.float64))).numpy()
     plan = Halo(comm, sent.to(device), to_each, from_each, SparseMatrix.of(spread, dtype, device))
     shards = Shards.of(comm, n_own, nodes=torch.from_numpy(nodes))
     adjacency = HaloMatrix(SparseMatrix.of(local, dtype, device), plan, n_own)
@@ -80,12 +92,12 @@ def own_part(part: GraphPart, comm: Communicator, dtype: torch.dtype, device: to
     return OwnGraph(torch.arange(n_own, device=device), adjacency, x, shards)
 
 
-def _place(comm: Communicator) -> torch.device:
+def _device_of(comm: Communicator) -> torch.device:
     return getattr(comm, "device", torch.device("cpu"))
 
 
 def _checked(part: Any, comm: Communicator) -> tuple[Ids, Ids, sparse.csr_array]:
-    """The numbers of own nodes, the rank of every node, and the rows of A, each neighbour once and no self loop."""
+    """Numbers of the own nodes (n_own,), rank of every node (n_nodes,), and the own rows of A (no self loops)."""
     if not isinstance(part, GraphPart):
         raise InputTypeError(f"data(rank, world) must return a GraphPart, got {type(part).__name__}.")
     owner = np.asarray(part.owner)
@@ -118,15 +130,14 @@ def _checked(part: Any, comm: Communicator) -> tuple[Ids, Ids, sparse.csr_array]
 def _counts(
     rows: sparse.csr_array, halo: Ids, owner: Ids, comm: Communicator
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """How many halo rows come from and go to each rank; an edge that only one of its ranks knows of is refused."""
-    both = torch.zeros(2, comm.size, comm.size, dtype=torch.int64, device=_place(comm))
+    """How many halo rows come from and go to each rank; raises if an edge is known to only one of its ranks."""
+    both = torch.zeros(2, comm.size, comm.size, dtype=torch.int64, device=_device_of(comm))
     both[0, comm.rank] = torch.from_numpy(np.bincount(owner[halo], minlength=comm.size)).to(both.device)
-    both[1, comm.rank] = torch.from_numpy(np.bincount(owner[rows.indices], minlength=comm.size)).to(
-        both.device
-    )
+    n_edges = torch.from_numpy(np.bincount(owner[rows.indices], minlength=comm.size))
+    both[1, comm.rank] = n_edges.to(both.device)
     wanted, edges = comm.total(both)[0].cpu()
     if not torch.equal(edges, edges.T):
         raise InputError(
-            "every edge between two ranks must be in the edge_index of both; some are in one alone."
+            "every edge between two ranks must be in the edge_index of both ranks; some are in only one."
         )
     return tuple(wanted[comm.rank].tolist()), tuple(wanted[:, comm.rank].tolist())

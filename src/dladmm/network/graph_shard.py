@@ -1,4 +1,4 @@
-"""A rank's part of a graph problem: its nodes, their rows of A~ and of A~ X, and their labels."""
+"""One rank's part of a graph problem: its nodes, their rows of A~ and of A~ X, and their labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dladmm.network.graph import DENSE_ENTRY_COST
 
 @dataclass(frozen=True)
 class OwnGraph:
-    """What one rank works on."""
+    """One rank's data: ``nodes`` (n_own,), rows of A~ as ``adjacency``, rows of A~ X as ``x`` (n_own, n_features)."""
 
     nodes: Tensor
     adjacency: HaloMatrix

@@ -1,4 +1,4 @@
-"""A recurrent layer as a link of an ``nn.Sequential``."""
+"""A recurrent layer that can be used in an ``nn.Sequential``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from dladmm.base.errors import InputError, InputTypeError
 
 
 class Recurrent(nn.Module):
-    """Torch's ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``, read as a function of the sequence alone.
+    """Torch's ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` as a module that returns one tensor.
 
-    Torch's layers return a pair, which an ``nn.Sequential`` cannot hand on. This returns the last hidden state
-    (samples, hidden) for one answer a sequence, or with ``last=False`` all of them (samples, time, hidden).
+    Torch's layers return a pair, which an ``nn.Sequential`` cannot pass on.
+
+    Parameters
+    ----------
+    rnn : nn.RNN, nn.GRU or nn.LSTM
+        One layer, one direction, ``batch_first=True``, without dropout and projection.
+    last : bool, default True
+        Return the last hidden state, (N, hidden), for one output per sequence; if False all of them,
+        (N, time, hidden).
 
     >>> network = nn.Sequential(Recurrent(nn.GRU(8, 32, batch_first=True)), nn.Linear(32, 10))
     """

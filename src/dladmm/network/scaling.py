@@ -1,7 +1,7 @@
-"""Inputs on a common scale, so that one setting serves data of any unit: ``x' = (x - shift) / scale``.
+"""Input scaling ``x' = (x - shift) / scale``, so that one set of defaults works for data of any unit.
 
 A first layer ``W' x' + b'`` on scaled inputs is the layer ``(W'/scale) x + b' - (W'/scale) shift`` on the inputs as
-they are, so the scaling is folded into the weights when training is over and the network takes X as it came.
+they are, so the scaling is folded into the weights after training and the network takes unscaled X.
 
 For an affine layer every feature is centred and divided by its largest deviation, which undoes any change of unit or
 origin of single features, and all of them by one number that makes the mean length of a row 1. A graph layer has no
@@ -11,8 +11,8 @@ its root mean square, so that rare words count a little more, and one number mak
 A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
 entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
 
-Rows this short make the first layer's initial weights small beside those it learns, so that it learns features instead
-of keeping random ones; docs/acceleration.md has the figures.
+With rows this short the first layer's initial weights are small compared with those it learns, so that it learns
+features instead of keeping random ones; docs/acceleration.md has the figures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ RARITY = 0.15
 
 @dataclass(frozen=True)
 class Scaling:
-    """``x' = (x - shift) / scale``, by feature; ``columns`` are shift and scale by column of W where those differ."""
+    """``x' = (x - shift) / scale``, with ``shift`` and ``scale`` per feature (broadcast against one sample).
+
+    ``columns`` are shift and scale per column of the first weight W, where those differ from the features.
+    """
 
     shift: Tensor
     scale: Tensor
@@ -53,33 +56,32 @@ class Scaling:
         cls,
         first: Block,
         x: Tensor | Source,
-        rows: Tensor | None = None,
+        sample_weight: Tensor | None = None,
         at_once: int | None = None,
         comm: Communicator = ALONE,
         row_length: float = ROW_LENGTH,
     ) -> Scaling | None:
-        """The scaling of these inputs for this first block; None where the block could not undo it.
+        """The scaling of the inputs x (N, ...) for this first block; None if it cannot be folded into the block.
 
-        Inputs on several ranks are scaled as one. ``row_length`` is the mean length of a scaled row, or of a patch.
+        ``sample_weight`` has shape (N, 1); ``at_once`` is the number of rows to process at once. Inputs on several
+        ranks are scaled together. ``row_length`` is the mean length of a scaled row, or of a patch.
         """
         if isinstance(first, Affine) or isinstance(x, Source):
-            return cls._of_features(first, x, rows, at_once, comm, row_length)
+            return cls._of_features(first, x, sample_weight, at_once, comm, row_length)
         if x.layout != torch.strided:
             return None
         if isinstance(first, Composed):
             inner = first.mapped(x)
-            found = (
-                cls.fit(first.block, inner, rows, comm=comm, row_length=row_length)
-                if first.only_moves_entries(x)
-                else None
-            )
+            if not first.only_moves_entries(x):
+                return None
+            found = cls.fit(first.block, inner, sample_weight, comm=comm, row_length=row_length)
             if found is None:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
             placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
         if isinstance(first, Convolution):
-            return cls._of_channels(first, x, rows, comm, row_length)
+            return cls._of_channels(first, x, sample_weight, comm, row_length)
         return None
 
     @classmethod
@@ -87,37 +89,42 @@ class Scaling:
         cls,
         first: Block,
         x: Tensor | Source,
-        rows: Tensor | None,
+        sample_weight: Tensor | None,
         at_once: int | None,
         comm: Communicator,
         row_length: float,
     ) -> Scaling | None:
-        """One shift and scale a feature, from as many rows at a time as ``at_once`` says."""
+        """One shift and scale per feature; ``at_once`` rows are processed at a time."""
         if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
             return None
-        shift = _mean(x, rows, at_once, comm) if first.bias else _nothing(x)
-        reach = _reach(x, shift, at_once, comm)
+        shift = _mean(x, sample_weight, at_once, comm) if first.bias else _zero_shift(x)
+        deviation = _largest_deviation(x, shift, at_once, comm)
 
         def lengths(part: Tensor) -> Tensor:
-            found: Tensor = torch.linalg.vector_norm((part - shift).div_(reach), dim=1, keepdim=True)
+            found: Tensor = torch.linalg.vector_norm((part - shift).div_(deviation), dim=1, keepdim=True)
             return found
 
-        length = _mean(joined(at_once, lengths, x), rows, comm=comm) / row_length
-        return cls(shift, reach * torch.where(length > 0, length, torch.ones_like(length)))
+        length = _mean(joined(at_once, lengths, x), sample_weight, comm=comm) / row_length
+        return cls(shift, deviation * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
     def _of_channels(
-        cls, first: Convolution, x: Tensor, rows: Tensor | None, comm: Communicator, row_length: float
+        cls,
+        first: Convolution,
+        x: Tensor,
+        sample_weight: Tensor | None,
+        comm: Communicator,
+        row_length: float,
     ) -> Scaling:
-        """One shift and scale a channel; the mean is over samples and positions."""
+        """One shift and scale per channel of x (N, channels, ...); means are over samples and positions."""
         channels = x.transpose(0, 1).flatten(1).T
-        counted = None if rows is None else rows.repeat_interleave(x[0, 0].numel(), 0)
+        weight = None if sample_weight is None else sample_weight.repeat_interleave(x[0, 0].numel(), 0)
         centred = first.bias and not any(first.padding)
-        shift = _mean(channels, counted, comm=comm) if centred else _nothing(channels)
-        reach = _reach(channels, shift, comm=comm)
-        shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, reach)]
+        shift = _mean(channels, weight, comm=comm) if centred else _zero_shift(channels)
+        deviation = _largest_deviation(channels, shift, comm=comm)
+        shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, deviation)]
         lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
-        length = _mean(lengths.flatten(1).mean(1, keepdim=True), rows, comm=comm) / row_length
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), sample_weight, comm=comm) / row_length
         scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
         per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
         columns = [
@@ -132,9 +139,9 @@ class Scaling:
     def of_nodes(
         cls, features: Any, dtype: torch.dtype, device: torch.device, comm: Communicator = ALONE
     ) -> Scaling:
-        """One number a feature of a graph's nodes, dense or scipy-sparse: ``rms^RARITY``, times one for all.
+        """One scale per feature of a graph's nodes: ``rms^RARITY`` times a common factor.
 
-        With ``comm`` the features are those of one rank's nodes.
+        ``features`` (n_nodes, n_features) are dense or scipy-sparse; with ``comm`` those of one rank's nodes.
         """
         squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
         own = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
@@ -146,6 +153,7 @@ class Scaling:
         return cls(torch.zeros_like(scale), scale)
 
     def apply(self, x: Inputs) -> Inputs:
+        """The scaled inputs, of the shape and layout of x."""
         if isinstance(x, Source):
             return x.changed(lambda part, _: (part - self.shift).div_(self.scale))
         if x.layout == torch.sparse_csr:
@@ -155,7 +163,7 @@ class Scaling:
         return (x - self.shift).div_(self.scale)
 
     def fold(self, params: Sequence[Params]) -> list[Params]:
-        """Parameters for inputs as they are, from those for scaled ones."""
+        """Parameters for unscaled inputs, from those for scaled inputs."""
         first, (shift, scale) = dict(params[0]), self._columns()
         first["W"] = first["W"] / scale
         if "b" in first:
@@ -163,7 +171,7 @@ class Scaling:
         return [first, *params[1:]]
 
     def unfold(self, params: Sequence[Params]) -> list[Params]:
-        """Parameters for scaled inputs, from those for inputs as they are."""
+        """Parameters for scaled inputs, from those for unscaled inputs."""
         first, (shift, scale) = dict(params[0]), self._columns()
         if "b" in first:
             first["b"] = first["b"] + (first["W"] * shift).flatten(1).sum(1)
@@ -180,37 +188,40 @@ def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, An
     return found
 
 
-def _nothing(x: Tensor | Source) -> Tensor:
+def _zero_shift(x: Tensor | Source) -> Tensor:
     return torch.zeros(x.shape[1], dtype=x.dtype, device=x.device)
 
 
-def _reach(
+def _largest_deviation(
     x: Tensor | Source, shift: Tensor, at_once: int | None = None, comm: Communicator = ALONE
 ) -> Tensor:
-    """The largest deviation of every feature, 1 where it is constant up to rounding: that says nothing."""
-    highest, deepest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
+    """The largest ``|x - shift|`` of every feature; 1 where the feature is constant up to rounding."""
+    highest, minus_lowest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
     for (part,) in over(at_once, x):
         if len(part):  # a rank may have no rows
             highest = torch.maximum(highest, part.amax(0))
-            deepest = torch.maximum(deepest, -part.amin(0))
-    highest, deepest = comm.largest(highest, deepest)
-    reach = torch.maximum(highest - shift, shift + deepest)
-    flat = reach <= 8 * torch.finfo(x.dtype).eps * torch.maximum(highest.abs(), deepest.abs())
-    return torch.where(flat, torch.ones_like(reach), reach)
+            minus_lowest = torch.maximum(minus_lowest, -part.amin(0))
+    highest, minus_lowest = comm.largest(highest, minus_lowest)
+    deviation = torch.maximum(highest - shift, shift + minus_lowest)
+    constant = deviation <= 8 * torch.finfo(x.dtype).eps * torch.maximum(highest.abs(), minus_lowest.abs())
+    return torch.where(constant, torch.ones_like(deviation), deviation)
 
 
 def _mean(
-    x: Tensor | Source, rows: Tensor | None, at_once: int | None = None, comm: Communicator = ALONE
+    x: Tensor | Source,
+    sample_weight: Tensor | None,
+    at_once: int | None = None,
+    comm: Communicator = ALONE,
 ) -> Tensor:
-    """The mean over the rows, each counted as often as it counts, in float64 and back."""
-    own = reduce(Tensor.add_, (_sum(part, counts) for part, counts in over(at_once, x, rows)))
-    counted = own.new_full((), len(x)) if rows is None else rows.double().sum()
+    """The weighted mean over the rows, computed in float64."""
+    own = reduce(Tensor.add_, (_sum(part, weight) for part, weight in over(at_once, x, sample_weight)))
+    counted = own.new_full((), len(x)) if sample_weight is None else sample_weight.double().sum()
     total, count = comm.total(own, counted)
     return (total / count).to(x.dtype)
 
 
-def _sum(x: Tensor, rows: Tensor | None) -> Tensor:
-    if rows is None:
+def _sum(x: Tensor, sample_weight: Tensor | None) -> Tensor:
+    if sample_weight is None:
         return x.sum(0, dtype=torch.float64)
-    weight = rows[:, 0].double()
+    weight = sample_weight[:, 0].double()
     return torch.stack([(column.double() * weight).sum() for column in x.T])

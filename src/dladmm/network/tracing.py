@@ -1,8 +1,8 @@
-"""A network of any class as the layers of a chain.
+"""Splits a torch module of any class into the layers of a chain.
 
-An ``nn.Sequential`` is taken apart. A module of another class is followed by ``torch.fx`` (its forward pass is run on
-symbols, not on data) and cut wherever one value alone goes on: a piece between two cuts is a layer of the module's, a
-function that has a layer's name (``F.relu``, ``torch.flatten``), or, where paths part and join again as in a residual
+An ``nn.Sequential`` is flattened. Another module is traced by ``torch.fx`` (its forward pass runs on symbols, not on
+data) and cut wherever a single tensor is passed on. A piece between two cuts is a child layer of the module, a function
+that corresponds to a layer (``F.relu``, ``torch.flatten``), or, where paths split and join again as in a residual
 connection, a small module of its own.
 """
 
@@ -21,18 +21,18 @@ from dladmm.network.recurrent_module import Recurrent
 
 
 def layers_of(module: nn.Module) -> list[nn.Module]:
-    """The layers of a network in order, nested ``nn.Sequential`` taken apart."""
+    """The layers of a network in order, with nested ``nn.Sequential`` flattened; other modules are one layer."""
     if not isinstance(module, nn.Sequential):
         return [module]
     return [layer for child in module for layer in layers_of(child)]
 
 
 def chain_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of any network in the order of its forward pass; they hold the network's own parameters."""
-    if isinstance(module, nn.Sequential) or _known(module):
-        found = [part for layer in layers_of(module) for part in _opened(layer)]
+    """The layers of any network in the order of its forward pass; they share the network's parameters."""
+    if isinstance(module, nn.Sequential) or _is_library_layer(module):
+        found = [part for layer in layers_of(module) for part in _expanded(layer)]
     else:
-        found = [part for piece in _pieces(module) for layer in layers_of(piece) for part in _opened(layer)]
+        found = [part for piece in _pieces(module) for layer in layers_of(piece) for part in _expanded(layer)]
     held: set[int] = set()
     for layer in found:
         own = {id(p) for p in layer.parameters()}
@@ -45,21 +45,21 @@ def chain_layers(module: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _known(module: nn.Module) -> bool:
-    """Whether the module is a layer, not a network: torch's own ones, and this library's."""
+def _is_library_layer(module: nn.Module) -> bool:
+    """Whether the module's class belongs to torch or to this library, and is therefore a layer, not a network."""
     return type(module).__module__.partition(".")[0] in ("torch", "dladmm")
 
 
-def _opened(layer: nn.Module) -> list[nn.Module]:
-    """A user's module inside a network: its layers where it is a chain of known ones, else itself."""
-    if _known(layer):
+def _expanded(layer: nn.Module) -> list[nn.Module]:
+    """The layers of a user's module inside a network if it is a chain of library layers, else the module itself."""
+    if _is_library_layer(layer):
         return [layer]
     try:
         pieces = [part for piece in _pieces(layer) for part in layers_of(piece)]
     except InputError:
         return [layer]
-    plain = all(_known(piece) and not isinstance(piece, fx.GraphModule) for piece in pieces)
-    return pieces if plain and pieces else [layer]
+    all_layers = all(_is_library_layer(p) and not isinstance(p, fx.GraphModule) for p in pieces)
+    return pieces if all_layers and pieces else [layer]
 
 
 class _Tracer(fx.Tracer):
@@ -68,16 +68,16 @@ class _Tracer(fx.Tracer):
 
 
 def _pieces(module: nn.Module) -> list[nn.Module]:
-    """What a module's forward pass is made of, one piece after the other."""
+    """The pieces of a module's forward pass, in order."""
     name = type(module).__name__
     try:
         graph = _Tracer().trace(module)
-    except Exception as error:  # a forward pass may raise whatever it likes when it is given symbols
+    except Exception as error:  # a forward pass may raise anything when it is given symbols
         raise InputError(
-            f"the forward pass of {name} cannot be followed ({error}). Write the network as an nn.Sequential; a module "
+            f"the forward pass of {name} cannot be traced ({error}). Write the network as an nn.Sequential; a module "
             "of yours inside it becomes one block."
         ) from error
-    for node in reversed(list(graph.nodes)):  # such as the hidden state that nobody takes
+    for node in reversed(list(graph.nodes)):  # unused results, such as the hidden state of an RNN
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
@@ -88,21 +88,21 @@ def _pieces(module: nn.Module) -> list[nn.Module]:
     pieces: list[nn.Module] = []
     begin, entry = 0, inputs[0]
     for end, node in enumerate(nodes):
-        if _goes_on_alone(inputs[0], nodes, end) and not _half_taken(module, node):
+        if _is_cut(inputs[0], nodes, end) and not _is_partial_rnn_output(module, node):
             pieces += _layers(module, entry, nodes[begin : end + 1])
             begin, entry = end + 1, node
     return pieces
 
 
-def _goes_on_alone(first: fx.Node, nodes: list[fx.Node], end: int) -> bool:
-    """Whether of all that was computed up to ``end`` only that node is used later."""
+def _is_cut(first: fx.Node, nodes: list[fx.Node], end: int) -> bool:
+    """Whether node ``end`` is the only result so far that is used later."""
     later = {*nodes[end + 1 :]}
     used = [n for n in (first, *nodes[: end + 1]) if any(u in later or u.op == "output" for u in n.users)]
     return used == [nodes[end]]
 
 
 def _layers(module: nn.Module, entry: fx.Node, nodes: list[fx.Node]) -> list[nn.Module]:
-    """One piece as layers: a child of the module, a function's layer, a reshaping, a recurrent layer, or as it is."""
+    """The layers of one piece: a child of the module, a function, a reshape, a recurrent layer, or a traced module."""
     last = nodes[-1]
     arguments = [item for item in (*last.args[1:], *last.kwargs.values()) if isinstance(item, fx.Node)]
     if len(nodes) == 1 and last.args[:1] == (entry,) and not arguments:
@@ -114,10 +114,11 @@ def _layers(module: nn.Module, entry: fx.Node, nodes: list[fx.Node]) -> list[nn.
             try:
                 return [made(*last.args[1:], **kwargs)]
             except (TypeError, ValueError):
-                pass  # not as the layer takes them: a module of its own
-    taken = _taken_of_recurrent(module, last)
-    if taken is not None and nodes[0] is taken[0] and taken[0].args == (entry,):
-        return [Recurrent(module.get_submodule(str(taken[0].target)), last=_kind(taken[1]) == "last")]
+                pass  # arguments that the layer does not take: becomes a traced module
+    selected = _rnn_selection(module, last)
+    if selected is not None and nodes[0] is selected[0] and selected[0].args == (entry,):
+        rnn, keys = selected
+        return [Recurrent(module.get_submodule(str(rnn.target)), last=_rnn_part(keys) == "last")]
     reshaped = _reshaping(entry, nodes)
     return [_own_piece(module, entry, nodes)] if reshaped is None else reshaped
 
@@ -127,7 +128,7 @@ def _layers(module: nn.Module, entry: fx.Node, nodes: list[fx.Node]) -> list[nn.
 
 def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
     if start_dim != 1:
-        raise ValueError("samples must stay apart")
+        raise ValueError("the sample dimension must be kept")
     return nn.Flatten(start_dim, end_dim)
 
 
@@ -146,16 +147,15 @@ _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     F.dropout: lambda p=0.5, training=True: nn.Dropout(p),
     **{name: layer for layer, names in _NAMED for name in names},
 }  # fmt: skip
-"""Functions that are layers without parameters; their further arguments are the layer's."""
+"""Functions that correspond to parameter-free layers; their arguments after the input are the layer's."""
 
 
 def _reshaping(entry: fx.Node, nodes: list[fx.Node]) -> list[nn.Module] | None:
-    """``x.view(x.size(0), -1)`` and its like, where the samples stay apart."""
-    *asking, last = nodes
+    """Layers for ``x.view(x.size(0), -1)`` and similar reshapes that keep the sample dimension, else None."""
+    *size_queries, last = nodes
     if last.op != "call_method" or last.target not in ("view", "reshape") or last.args[0] is not entry:
         return None
-    asks = ("size", getattr, operator.getitem, len)
-    if any(node.target not in asks for node in asking):
+    if any(node.target not in ("size", getattr, operator.getitem, len) for node in size_queries):
         return None
     sizes: Any = last.args[1:]
     sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
@@ -174,8 +174,8 @@ def _child(module: nn.Module, node: fx.Node) -> nn.Module | None:
     return module.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
-def _taken_of_recurrent(module: nn.Module, node: fx.Node) -> tuple[fx.Node, list[Any]] | None:
-    """The recurrent layer whose output this node takes a part of, and which part; None for other nodes."""
+def _rnn_selection(module: nn.Module, node: fx.Node) -> tuple[fx.Node, list[Any]] | None:
+    """The recurrent layer whose output this node indexes, and the index keys; None for other nodes."""
     keys: list[Any] = []
     while node.target is operator.getitem and isinstance(node.args[0], fx.Node):
         keys.insert(0, node.args[1])
@@ -183,8 +183,8 @@ def _taken_of_recurrent(module: nn.Module, node: fx.Node) -> tuple[fx.Node, list
     return (node, keys) if isinstance(_child(module, node), nn.RNNBase) else None
 
 
-def _kind(keys: list[Any]) -> str | None:
-    """``output``, ``output[:, -1]`` or ``hidden[-1]`` of what torch's recurrent layers return; None for other parts."""
+def _rnn_part(keys: list[Any]) -> str | None:
+    """Which part of a recurrent layer's result: "all" is ``output``, "last" ``output[:, -1]`` or ``hidden[-1]``."""
     if keys == [0]:
         return "all"
     of_output = len(keys) == 2 and keys[0] == 0 and isinstance(keys[1], tuple) and keys[1][1:2] == (-1,)
@@ -195,20 +195,21 @@ def _kind(keys: list[Any]) -> str | None:
     return "last" if of_hidden else None
 
 
-def _half_taken(module: nn.Module, node: fx.Node) -> bool:
-    """Whether the node is a pair, or a part of one that the next node takes a part of: no place to cut."""
-    taken = _taken_of_recurrent(module, node)
-    if taken is None:
+def _is_partial_rnn_output(module: nn.Module, node: fx.Node) -> bool:
+    """Whether the node is a recurrent layer's pair, or a part of it that the next node indexes further."""
+    selected = _rnn_selection(module, node)
+    if selected is None:
         return False
-    kind, lstm = _kind(taken[1]), isinstance(_child(module, taken[0]), nn.LSTM)
-    if kind is None or (lstm and taken[1][:1] == [1] and len(taken[1]) < 3):
+    rnn, keys = selected
+    part = _rnn_part(keys)
+    if part is None or (isinstance(_child(module, rnn), nn.LSTM) and keys[:1] == [1] and len(keys) < 3):
         return True
     users = list(node.users)
-    return kind == "all" and len(users) == 1 and (_kind([*taken[1], *users[0].args[1:2]]) == "last")
+    return part == "all" and len(users) == 1 and (_rnn_part([*keys, *users[0].args[1:2]]) == "last")
 
 
 def _own_piece(module: nn.Module, entry: fx.Node, nodes: list[fx.Node]) -> nn.Module:
-    """The piece as a module of its own, with the network's own parameters."""
+    """The piece as a traced module that shares the network's parameters."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {entry: graph.placeholder("x")}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""A finished run, or a folder of them, as one HTML page and as figures for a paper."""
+"""Reports of finished runs: one HTML page, and figures for a paper."""
 
 from dladmm.report.data import Report, Run, read_report
 from dladmm.report.figures import write_figures

@@ -1,8 +1,8 @@
-"""The figures of a group of runs, as plain data: what the page and matplotlib both draw.
+"""The figures of a group of runs as data, drawn both by the page and by matplotlib.
 
-One method alone is shown with a colour for each quantity (Lagrangian beside objective, train beside test). Several
-methods are shown with a colour for each method and a figure for each quantity. Where there are several seeds, each is
-a thin line and their mean a thick one.
+A single method is shown with a colour per quantity (Lagrangian and objective, train and test). Several methods are
+shown with a colour per method and a figure per quantity. With several seeds, each is a thin line and their mean a thick
+one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import ceil
 from statistics import median_high
 
 from dladmm.report.data import Column
-from dladmm.report.groups import Group, Point, Variant, points
+from dladmm.report.groups import DatasetGroup, Point, Variant, points
 
 QUANTITIES = {
     "val_accuracy": "Test accuracy",
@@ -57,18 +57,18 @@ PALETTE = (
     ("#0067a5", "#5ab4f0"), ("#c8500a", "#ff9a5c"), ("#00795a", "#3fd0a0"), ("#9b3d8c", "#e394d4"),
     ("#8a6a00", "#e8cf4a"), ("#007c8a", "#5fd3e0"), ("#a3203c", "#ff8fa3"), ("#555d66", "#b4bcc6"),
 )  # fmt: skip
-"""For light and dark paper: 3:1 against it, told apart in the common colour blindnesses, never alone (DASHES)."""
+"""Colours for light and dark backgrounds: contrast 3:1, and with DASHES distinguishable for colour-blind readers."""
 
 DASHES = ((), (8, 4), (3, 2), (10, 3, 2, 3), (14, 4), (5, 2, 5, 6), (10, 3, 2, 3, 2, 3), (2, 3))
-"""On and off lengths by the same index, so that a figure also reads in grey."""
+"""Dash patterns by the same index, so that figures are readable in grey."""
 
 LOG_FROM = 20.0
-"""Values whose positive ones span more than this factor, with none below zero, start out on a logarithmic axis."""
+"""Non-negative values whose positive ones span more than this factor are shown on a logarithmic axis at first."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line; ``thin`` for a single seed that has a mean beside it."""
+    """One line; ``thin`` for a single seed shown together with a mean."""
 
     name: str
     thin: bool
@@ -79,7 +79,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Entry:
-    """A label of the legend, and the lines it stands for: the thin ones first, the one to read last."""
+    """A label of the legend and its lines: the thin ones first, the main one last."""
 
     label: str
     style: int
@@ -88,6 +88,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Figure:
+    """One figure: its title, axis and legend entries; ``log`` for a logarithmic axis."""
+
     key: str
     title: str
     y_label: str
@@ -97,20 +99,24 @@ class Figure:
 
     @property
     def has_seconds(self) -> bool:
+        """Whether the time of training was recorded."""
         return any(s is not None for entry in self.entries for s in entry.curves[-1].seconds)
 
 
-def figures_of(groups: Sequence[Group]) -> list[list[Figure]]:
+def figures_of(groups: Sequence[DatasetGroup]) -> list[list[Figure]]:
     """The figures of each group, without quantities that no run measured.
 
     A method keeps its colour from one data set to the next.
     """
     labels = dict.fromkeys(variant.label for group in groups for variant in group.variants)
     styles = {label: place for place, label in enumerate(labels)}
-    return [_alone(group) if len(group.variants) == 1 else _compared(group, styles) for group in groups]
+    return [
+        _figures_of_one_method(group) if len(group.variants) == 1 else _figures_of_methods(group, styles)
+        for group in groups
+    ]
 
 
-def _alone(group: Group) -> list[Figure]:
+def _figures_of_one_method(group: DatasetGroup) -> list[Figure]:
     variant = group.variants[0]
     return [
         _figure(group, title, title, unit, entries)
@@ -120,14 +126,14 @@ def _alone(group: Group) -> list[Figure]:
     ]
 
 
-def _compared(group: Group, styles: dict[str, int]) -> list[Figure]:
+def _figures_of_methods(group: DatasetGroup, styles: dict[str, int]) -> list[Figure]:
     figures = []
     for column, title in QUANTITIES.items():
         entries = [Entry(v.label, styles[v.label], _curves(v, column)) for v in group.variants]
         idle = [entry.label for entry in entries if column in FEASIBILITY and _always_zero(entry)]
-        told = [entry for entry in entries if entry.curves and entry.label not in idle]
-        if told:
-            figure = _figure(group, title, column, title, told)
+        drawn = [entry for entry in entries if entry.curves and entry.label not in idle]
+        if drawn:
+            figure = _figure(group, title, column, title, drawn)
             note = f" Left out, for it is always 0 there: {', '.join(idle)}." if idle else ""
             figures.append(replace(figure, explanation=figure.explanation + note))
     return figures
@@ -138,7 +144,7 @@ def _always_zero(entry: Entry) -> bool:
     return bool(values) and not any(values)
 
 
-def _figure(group: Group, title: str, about: str, y_label: str, entries: list[Entry]) -> Figure:
+def _figure(group: DatasetGroup, title: str, about: str, y_label: str, entries: list[Entry]) -> Figure:
     measured = tuple(entry for entry in entries if entry.curves)
     values = [v for entry in measured for curve in entry.curves for v in curve.values if v is not None]
     positive = [v for v in values if v > 0]
@@ -162,9 +168,9 @@ def _curves(variant: Variant, column: str) -> tuple[Curve, ...]:
 
 
 def _curve(name: str, thin: bool, rows: list[Point]) -> Curve:
-    """Rows without a value are left out where the quantity is measured only now and then, and are gaps elsewhere.
+    """A curve without the rows between two measurements, but with a gap where measurements are missing.
 
-    Now and then is the usual distance of two measured rows: a longer one is a gap, and breaks the line.
+    A distance between two measured rows that is longer than the median distance is a gap, which breaks the line.
     """
     places = [i for i, (_, _, value) in enumerate(rows) if value is not None]
     usual = median_high([b - a for a, b in pairwise(places)] or [1])
@@ -177,7 +183,7 @@ def _curve(name: str, thin: bool, rows: list[Point]) -> Curve:
 
 
 def in_words(figure: Figure) -> list[str]:
-    """The figure for those who do not see it: where each curve begins, ends, and is lowest and highest."""
+    """A description of the figure for screen readers: first, last, lowest and highest value of each curve."""
     sentences = []
     for entry in figure.entries:
         curve = entry.curves[-1]
@@ -200,7 +206,7 @@ def in_words(figure: Figure) -> list[str]:
 
 
 def thinned(curve: Curve, most: int = 1500) -> Curve:
-    """At most about ``most`` points, keeping the lowest and highest of every stretch, so that no spike is lost."""
+    """The curve with about ``most`` points, keeping the extremes of every interval so that no spike is lost."""
     n = len(curve.values)
     if n <= most:
         return curve

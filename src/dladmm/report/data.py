@@ -1,7 +1,7 @@
-"""Run folders, as ``runs.write_run`` leaves them, read into plain objects.
+"""Reads run folders, as :func:`dladmm.training.run_folder.write_run` writes them.
 
-The files may come from anyone: sizes are bounded, nothing is executed, and whatever does not fit is refused with the
-name of the file before anything is written.
+The files are untrusted: sizes are bounded, nothing is executed, and an invalid file raises an error with its name
+before anything is written.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Column = list[float | None]
 HISTORY, METRICS, CERTIFICATE = "history.csv", "metrics.json", "certificate.txt"
 LARGEST_FILE = 64 * 2**20
 LARGEST_NUMBER = 1e200
-"""Beyond it a run has blown up: such values are gaps, like infinity, so that no mean, square or axis overflows."""
+"""Larger values are treated as gaps, like infinity, so that no mean, square or axis overflows."""
 PLACES = ("out", "data_dir", "config", "resume")
-"""Settings that say where files lie on somebody's machine; a page is for showing around, so they stay out of it."""
+"""Settings that are paths on somebody's machine; they are not shown, because pages are shared."""
 SOURCES = ("dataset", "csv", "npz", "target")
 
 METHOD_NAMES = {
@@ -39,12 +39,26 @@ METHOD_NAMES = {
     "lbfgs": "L-BFGS",
     "admm": "ADMM (Taylor et al.)",
 }
-"""What ``dladmm compare`` and ``dladmm reproduce`` call a method, as people write it."""
+"""Display names of the methods of ``dladmm compare`` and ``dladmm reproduce``."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run. ``columns`` are those of its history; ``None`` in them is a gap (not measured, or not finite)."""
+    """One recorded run, read from its folder.
+
+    Attributes
+    ----------
+    name : str
+        Path relative to the report's folder.
+    settings : dict
+    status, message : str
+    columns : dict of list
+        The columns of the history, all of one length; None is a gap (not measured, or not finite).
+    certificate : dict or None
+    words : tuple of str
+        The certificate as lines of text.
+    machine : dict
+    """
 
     name: str
     settings: dict[str, Any]
@@ -57,31 +71,34 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method as the settings call it; a run of ``dladmm train`` names only its mode."""
+        """The method's name in the settings; runs of ``dladmm train`` have only a mode."""
         mode = self.settings.get("mode")
         return str(self.settings.get("method") or ("accelerated" if mode == "accelerated" else "dladmm"))
 
     @property
     def method_name(self) -> str:
-        """The method as people write it."""
+        """The method's display name."""
         return METHOD_NAMES.get(self.method, self.method)
 
     @property
     def dataset(self) -> str:
-        """The data set, else the user's own file, else the folder: what runs must share to be overlaid."""
+        """The data set, else the user's file, else the folder: runs with the same value are compared."""
         named = (self.settings.get(key) for key in ("dataset", "csv", "npz"))
         return next((str(name) for name in named if name), self.name.rpartition("/")[2])
 
     @property
     def seed(self) -> Any:
+        """The seed in the settings, or None."""
         return self.settings.get("seed", self.settings.get("random_state"))
 
     @property
     def iterations(self) -> int:
+        """The last iteration."""
         return int(self.last("iteration") or 0)
 
     @property
     def seconds_per_iteration(self) -> float | None:
+        """Mean seconds per iteration, None if not recorded."""
         measured = [
             (k, s) for k, s in zip(self.columns["iteration"], self.column("seconds"), strict=True) if k and s
         ]
@@ -89,7 +106,7 @@ class Run:
 
     @property
     def verdict(self) -> str | None:
-        """``certified``, ``safeguarded``, ``not certified``; ``None`` for a method that promises nothing."""
+        """``certified``, ``safeguarded``, or ``not`` one of them; None for a method without guarantees."""
         if self.certificate is None or self.certificate.get("baseline"):
             return None
         if self.certificate.get("accelerated"):
@@ -98,26 +115,28 @@ class Run:
         return "certified" if self.certificate.get("certified") else "not certified"
 
     def column(self, name: str) -> Column:
-        """A column of the history; gaps throughout where the run did not record it."""
+        """A column of the history; all gaps if the run did not record it."""
         return self.columns.get(name) or [None] * len(self.columns["iteration"])
 
     def last(self, name: str) -> float | None:
+        """The last measured value of a column, or None."""
         return next((value for value in reversed(self.column(name)) if value is not None), None)
 
     def best(self, name: str) -> float | None:
+        """The largest value of a column, or None."""
         return max((value for value in self.column(name) if value is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows: the name of the folder and its runs in the order of their names."""
+    """The content of a page: the name of the folder and its runs, sorted by name."""
 
     title: str
     runs: tuple[Run, ...]
 
 
 def read_report(folder: str | os.PathLike[str]) -> Report:
-    """Every run at or below ``folder``."""
+    """Read every run at or below ``folder``; raises InputError if there is none or one is damaged."""
     root = Path(folder)
     if not root.is_dir():
         raise InputError(f"{root} is not a folder; give the folder of a run, or a folder of runs.")
@@ -132,9 +151,9 @@ def read_report(folder: str | os.PathLike[str]) -> Report:
 
 
 def _run_folders(root: Path) -> list[Path]:
-    """Folders with a history, or with metrics but no run below (those lack their history, and that is an error).
+    """Folders with a history, or with metrics but no run below (their missing history raises an error later).
 
-    Hidden folders are left out: a cell that is being written, or was when its process died, is in one.
+    Hidden folders are skipped: runs that are being written, or whose process died while writing, are in one.
     """
     with_history, with_metrics = [], []
     for place, folders, files in os.walk(root, onerror=_refuse):
@@ -165,7 +184,7 @@ def _read_run(folder: Path, name: str) -> Run:
     certificate = part("certificate", dict, {}) or None
     words = _text(folder / CERTIFICATE).split("\n") if certificate else []
     if certificate and not any(map(str.strip, words)):
-        raise InputError(f"{folder / CERTIFICATE} is empty, but {METRICS} speaks of a certificate.")
+        raise InputError(f"{folder / CERTIFICATE} is empty, but {METRICS} mentions a certificate.")
     return Run(
         name=name,
         settings=_without_places(part("settings", dict, None)),
@@ -182,12 +201,12 @@ _KINDS: dict[type, str] = {dict: "an object", str: "a text"}
 
 
 def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
-    """Without places, and without the kinds of input that were not used."""
+    """The settings without paths, and without the input sources that were not used."""
     unused = [key for key in SOURCES if key in settings and settings[key] is None]
     kept = {key: value for key, value in settings.items() if key not in (*PLACES, *unused)}
     for key in ("dataset", "csv", "npz"):
         if isinstance(kept.get(key), str):
-            kept[key] = PureWindowsPath(kept[key]).name or kept[key]  # takes both kinds of slash apart
+            kept[key] = PureWindowsPath(kept[key]).name or kept[key]  # splits at both kinds of slash
     return kept
 
 
@@ -196,7 +215,9 @@ def _text(path: Path) -> str:
         if not path.is_file():
             raise InputError(f"{path} is missing; a run folder holds {HISTORY}, {METRICS} and {CERTIFICATE}.")
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} is larger than {LARGEST_FILE // 2**20} MB, as no file of a run is.")
+            raise InputError(
+                f"{path} is larger than {LARGEST_FILE // 2**20} MB, the most a file of a run may have."
+            )
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} could not be read as UTF-8 text: {error}") from error
@@ -216,22 +237,22 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 def _columns(path: Path) -> dict[str, Column]:
     try:
-        rows = list(csv.reader(io.StringIO(_text(path), newline="")))
+        lines = list(csv.reader(io.StringIO(_text(path), newline="")))
     except csv.Error as error:
         raise InputError(f"{path} is not CSV: {error}") from error
-    header = rows[0] if rows else []
+    header = lines[0] if lines else []
     if "iteration" not in header or len(set(header)) < len(header):
         raise InputError(
             f"{path} needs a header of distinct names, 'iteration' among them; got {header!r:.80}."
         )
     columns: dict[str, Column] = {name: [] for name in header}
-    for number, row in enumerate(rows[1:], start=2):
-        if not row:
+    for number, fields in enumerate(lines[1:], start=2):
+        if not fields:
             continue
-        if len(row) != len(header):
-            raise InputError(f"{path}, row {number}: {len(row)} fields, but the header has {len(header)}.")
-        for name, text in zip(header, row, strict=True):
-            columns[name].append(_cell(text, path, number, name))
+        if len(fields) != len(header):
+            raise InputError(f"{path}, row {number}: {len(fields)} fields, but the header has {len(header)}.")
+        for name, text in zip(header, fields, strict=True):
+            columns[name].append(_number(text, path, number, name))
     previous = -math.inf
     for place, value in enumerate(columns["iteration"]):
         if value is None or value <= previous:
@@ -242,11 +263,11 @@ def _columns(path: Path) -> dict[str, Column]:
     return columns
 
 
-def _cell(text: str, path: Path, row: int, column: str) -> float | None:
+def _number(text: str, path: Path, row: int, column: str) -> float | None:
     if text.strip() in ("", "None"):
         return None
     try:
         value = float(text)
     except ValueError as error:
         raise InputError(f"{path}, row {row}, column {column!r}: {text!r:.40} is not a number.") from error
-    return value if abs(value) <= LARGEST_NUMBER else None  # not a number is not <= anything
+    return value if abs(value) <= LARGEST_NUMBER else None  # NaN compares false

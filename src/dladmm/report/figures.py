@@ -1,4 +1,4 @@
-"""The figures of the page as PNG and SVG, for a paper: column width, no serifs, colours that also differ in grey."""
+"""Writes the figures of the page as PNG and SVG for a paper, one column wide."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from dladmm.report.data import Column, Report
 from dladmm.report.groups import group_runs
 
 WIDTH, HEIGHT, LEGEND_ROW = 3.5, 2.2, 0.15
-"""Inches: one column of the usual two-column papers, and a legend above in two columns of its own."""
+"""Inches: one column of a two-column paper, and the height of a row of the legend above."""
 
 STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that every machine draws the same
+    # comes with matplotlib, so that figures are the same on every machine
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -46,8 +47,18 @@ def write_figures(
 ) -> list[Path]:
     """Write NAME.png and NAME.svg of every figure into ``folder``; the same runs give the same bytes.
 
-    ``seconds`` draws accuracies against the time of training as well, as NAME-by-seconds; ``titles`` draws figures of
-    these titles alone.
+    Parameters
+    ----------
+    report : Report
+    folder : str or path
+    seconds : bool, default False
+        Also plot accuracies against the time of training, as NAME-by-seconds.
+    titles : collection of str, optional
+        Only figures with these titles.
+
+    Returns
+    -------
+    list of Path
     """
     try:
         import matplotlib
@@ -72,7 +83,7 @@ def write_figures(
 
 
 def _free_name(key: str, taken: set[str]) -> str:
-    """Two data sets may have names that differ only in signs a file name does not have."""
+    """A file name not in ``taken``: names of two data sets may differ only in characters that are left out."""
     name, number = key, 1
     while name in taken:
         number += 1
@@ -108,7 +119,7 @@ def _draw_entry(axes: Any, entry: Entry, along: str) -> None:
         if curve.thin:
             axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.5)
         else:
-            # matplotlib counts dashes in line widths, the page in pixels of lines 2.25 wide
+            # matplotlib measures dashes in line widths, the page in pixels, with lines 2.25 wide
             style: Any = (0, tuple(length / 2.25 for length in dash)) if dash else "solid"
             axes.plot(x, y, color=colour, linewidth=1.3, linestyle=style, label=entry.label)
 
@@ -118,7 +129,7 @@ def _numbers(column: Column) -> list[float]:
 
 
 def save_both(drawn: Any, folder: Path, name: str) -> list[Path]:
-    """NAME.png and NAME.svg of a matplotlib figure, each whole or not at all."""
+    """Write NAME.png and NAME.svg of a matplotlib figure, each atomically; returns their paths."""
     written = []
     for ending, options in (("png", {"dpi": 300}), ("svg", {"metadata": {"Date": None}})):
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Which runs belong together: by data set, then by method and settings, so that only seeds are averaged."""
+"""Groups runs by data set, then by method and settings, so that only seeds are averaged."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from dladmm.report.data import Run
 Point = tuple[float, float | None, float | None]
 """Iteration, seconds, value."""
 
-CHANCE = ("seed", "random_state", "device", "threads")
+REPLICATE_SETTINGS = ("seed", "random_state", "device", "threads")
 """Settings in which runs of one variant may differ."""
 
 MOST_NAMED = 3
+"""Settings listed in a label; with more, the run's name is shown instead."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Runs that differ only by chance, and the label of their curves."""
+    """Runs that differ only in seed or device, and the label of their curves."""
 
     label: str
     method: str
     runs: tuple[Run, ...]
 
     def mean(self, column: str) -> list[Point]:
-        """The runs averaged, with a gap where not every one of them was measured.
+        """The mean over the runs, with a gap where not all of them were measured.
 
-        Averaging those that still go on would make the mean jump when one stops, and flatter the ones that last.
+        Averaging only the runs that continue would make the mean jump when one stops.
         """
         tables = [{k: (s, v) for k, s, v in points(run, column)} for run in self.runs]
-        nothing = (None, None)
+        missing = (None, None)
         iterations = sorted(set().union(*tables))
         return [
             (
                 k,
-                average(table.get(k, nothing)[0] for table in tables),
-                average(table.get(k, nothing)[1] for table in tables),
+                average(table.get(k, missing)[0] for table in tables),
+                average(table.get(k, missing)[1] for table in tables),
             )
             for k in iterations
         ]
 
 
 @dataclass(frozen=True)
-class Group:
+class DatasetGroup:
     """All runs on one data set."""
 
     dataset: str
@@ -58,15 +59,15 @@ class Group:
         return tuple(run for variant in self.variants for run in variant.runs)
 
 
-def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Groups in the order of their names; in each the methods likewise, dlADMM and its kin before the others."""
+def group_runs(runs: Iterable[Run]) -> list[DatasetGroup]:
+    """Groups sorted by data set; in each the methods sorted by name, dlADMM's variants first."""
     ordered = sorted(runs, key=_order)
     groups = []
     for dataset, members in groupby(ordered, key=lambda run: run.dataset):
         variants: list[Variant] = []
         for method, same in groupby(members, key=lambda run: run.method_name):
             variants += _variants(method, list(same))
-        groups.append(Group(dataset, tuple(variants)))
+        groups.append(DatasetGroup(dataset, tuple(variants)))
     return groups
 
 
@@ -76,20 +77,20 @@ def _order(run: Run) -> tuple[str | bool, ...]:
 
 
 def points(run: Run, column: str) -> list[Point]:
-    """Every row of a run's history."""
+    """Iteration, seconds and value of every row of a run's history."""
     rows = zip(run.columns["iteration"], run.column("seconds"), run.column(column), strict=True)
     return [(k, s, v) for k, s, v in rows if k is not None]
 
 
 def average(values: Iterable[float | None]) -> float | None:
-    """The mean, or ``None`` where anything is missing."""
+    """The mean, or None if a value is missing."""
     numbers = list(values)
     known = [value for value in numbers if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(numbers) else None
 
 
 def shown(value: Any) -> str:
-    """A setting in words."""
+    """A setting as text."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -103,7 +104,7 @@ def shown(value: Any) -> str:
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:
-    """The settings in which runs differ, or that some of them lack, in the order in which they appear."""
+    """The names of settings that differ between runs, or that some lack, in order of appearance."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({_comparable(one, key) for one in settings}) > 1]
 
@@ -113,8 +114,8 @@ def _comparable(settings: dict[str, Any], key: str) -> str:
 
 
 def _variants(method: str, runs: list[Run]) -> list[Variant]:
-    """Runs of one method, apart where their settings are; labelled by what tells them apart."""
-    keys = [key for key in differing([run.settings for run in runs]) if key not in CHANCE]
+    """The variants of one method: runs with equal settings, labelled by the settings that differ."""
+    keys = [key for key in differing([run.settings for run in runs]) if key not in REPLICATE_SETTINGS]
     parts: dict[str, list[Run]] = {}
     for run in runs:
         parts.setdefault("\n".join(_comparable(run.settings, key) for key in keys), []).append(run)

@@ -1,4 +1,4 @@
-"""HTML that escapes by default: a string becomes markup only where this module made it so."""
+"""Builds HTML with escaping by default: only strings made by this module are markup."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Safe(str):
-    """A text that is markup already."""
+    """A string that is already markup and is not escaped again."""
 
     __slots__ = ()
 
 
 def el(tag: str, *children: str, **attributes: str | int | bool | None) -> Safe:
-    """An element. ``class_`` is class, ``aria_sort`` is aria-sort; True is a bare attribute, None and False none."""
+    """An HTML element. ``class_`` is class, ``aria_sort`` aria-sort; True is a bare attribute, None and False none."""
     opened = [tag]
     for name, value in attributes.items():
         if value is None or value is False:
@@ -27,11 +27,12 @@ def el(tag: str, *children: str, **attributes: str | int | bool | None) -> Safe:
 
 
 def join(parts: Iterable[str], between: str = "") -> Safe:
+    """The parts joined, with those that are not markup escaped."""
     return Safe(between.join(part if isinstance(part, Safe) else html.escape(part) for part in parts))
 
 
 def json_for_script(value: Any) -> Safe:
-    """JSON that can stand inside a script element: nothing in it can end the element or begin another."""
+    """JSON that is safe inside a script element: it cannot end the element or begin another."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -39,8 +40,8 @@ def json_for_script(value: Any) -> Safe:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A cell of a table: what it shows, what it is sorted by (its text, if nothing else), and a class."""
+class TableCell:
+    """A cell of an HTML table: text, sort value (the text if None), and CSS class ``kind``."""
 
     text: str
     value: float | None = None
@@ -48,15 +49,15 @@ class Cell:
     kind: str | None = None
 
 
-def number(value: float | None, digits: str = ".4f") -> Cell:
-    """A number, or a dash where there is none."""
-    return Cell("–" if value is None else format(value, digits), value, numeric=True)
+def number(value: float | None, digits: str = ".4f") -> TableCell:
+    """A cell with a number, or a dash for None."""
+    return TableCell("–" if value is None else format(value, digits), value, numeric=True)
 
 
 def table(
-    caption: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, sortable: bool = True
+    caption: str, headings: Sequence[str], rows: Iterable[Sequence[TableCell]], *, sortable: bool = True
 ) -> Safe:
-    """A table with a caption whose first column names the row; it scrolls by itself where it is too wide."""
+    """A table with a caption, whose first column holds row headers; it scrolls if it is too wide."""
     rows = list(rows)
     numeric = [any(row[i].numeric for row in rows) for i in range(len(headings))]
     head = join(
@@ -81,7 +82,7 @@ def table(
     return el("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _cell(cell: Cell, first: bool) -> Safe:
+def _cell(cell: TableCell, first: bool) -> Safe:
     classes = " ".join(filter(None, ("numeric" if cell.numeric else "", cell.kind or "")))
     value = None if cell.value is None else repr(float(cell.value))
     attributes = {"class_": classes or None, "data_value": value, "data_numeric": cell.numeric}

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: styles, script and data are inside, and no address is outside.
+"""Renders a report as one self-contained HTML file, with styles, script and data inside.
 
 The charts are drawn by a small script of our own (``assets/*.js``) instead of plotly.
 plotly.js would add four megabytes to every page, a chart it draws cannot be read with the keyboard or by a screen
@@ -23,7 +23,7 @@ from dladmm.base.atomic import replacing
 from dladmm.base.errors import InputError
 from dladmm.report.curves import DASHES, PALETTE, Curve, Figure, figures_of, in_words, thinned
 from dladmm.report.data import Column, Report
-from dladmm.report.groups import Group, group_runs
+from dladmm.report.groups import DatasetGroup, group_runs
 from dladmm.report.markup import Safe, el, join, json_for_script
 from dladmm.report.sections import (
     certificates,
@@ -45,7 +45,7 @@ HELP = {
 
 
 def write_page(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Write the page, whole or not at all."""
+    """Write the report as an HTML page to ``path``, atomically, and return the path."""
     target = Path(path)
     text = render(report)
     try:
@@ -58,7 +58,7 @@ def write_page(report: Report, path: str | os.PathLike[str]) -> Path:
 
 
 def render(report: Report) -> str:
-    """The page as text; the same runs give the same bytes."""
+    """The report as HTML text; the same runs give the same bytes."""
     groups = group_runs(report.runs)
     figures = figures_of(groups)
     sections = [
@@ -88,7 +88,7 @@ def render(report: Report) -> str:
     )
 
 
-def _curve_sections(groups: list[Group], figures: list[list[Figure]]) -> list[tuple[str, str, Safe]]:
+def _curve_sections(groups: list[DatasetGroup], figures: list[list[Figure]]) -> list[tuple[str, str, Safe]]:
     sections, number = [], 0
     for place, (group, some) in enumerate(zip(groups, figures, strict=True)):
         charts = [_chart(number + i, figure) for i, figure in enumerate(some)]
@@ -112,7 +112,7 @@ def _help() -> Safe:
 
 
 def _chart(number: int, figure: Figure) -> Safe:
-    """The frame of a chart and what it says in words; the script fills in the rest."""
+    """The frame of a chart and its description; the script draws the rest."""
     name, words = f"figure-{number}", f"figure-{number}-words"
     alternative = el(
         "details",
@@ -140,13 +140,13 @@ def _section(key: str, title: str, body: Safe) -> Safe:
 
 
 def _data(figures: list[Figure]) -> dict[str, Any]:
-    """What the script draws. Columns of iterations and seconds are shared by many curves and stand there once."""
+    """The data for the script. Columns of iterations and seconds are shared by many curves and stored once."""
     columns: dict[tuple[float | None, ...], int] = {}
 
     def shared(column: Column) -> int:
         return columns.setdefault(tuple(map(_short, column)), len(columns))
 
-    def plain(curve: Curve) -> dict[str, Any]:
+    def curve_data(curve: Curve) -> dict[str, Any]:
         curve = thinned(curve)
         return {
             "name": curve.name,
@@ -167,7 +167,7 @@ def _data(figures: list[Figure]) -> dict[str, Any]:
                     "label": entry.label,
                     "style": entry.style % len(PALETTE),
                     "dash": " ".join(map(str, DASHES[entry.style % len(DASHES)])),
-                    "curves": [plain(curve) for curve in entry.curves],
+                    "curves": [curve_data(curve) for curve in entry.curves],
                 }
                 for entry in figure.entries
             ],
@@ -178,7 +178,7 @@ def _data(figures: list[Figure]) -> dict[str, Any]:
 
 
 def _short(value: float | None) -> float | None:
-    """Seven digits: more than a chart shows, at half the size."""
+    """The value rounded to seven digits, which is more than a chart shows and halves the size."""
     return None if value is None else float(f"{value:.7g}")
 
 

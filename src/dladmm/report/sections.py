@@ -1,4 +1,4 @@
-"""The parts of the page that are words and tables."""
+"""The sections of the page with text and tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Sequence
 
 from dladmm.report.data import Report, Run
-from dladmm.report.groups import Group, average, differing, shown
-from dladmm.report.markup import Cell, Safe, el, join, number, table
+from dladmm.report.groups import DatasetGroup, average, differing, shown
+from dladmm.report.markup import Safe, TableCell, el, join, number, table
 
 Fact = tuple[str, str, str | None]
-"""Name, value, and the class that colours it."""
+"""Name, value, and the CSS class of its colour."""
 
 KINDS = {"certified": "good", "safeguarded": "good", "not certified": "warn", "not safeguarded": "bad"}
 FAILED = ("DIVERGED", "NON_FINITE", "FAILED")
@@ -30,8 +30,8 @@ MACHINE_WORDS = {
 }
 
 
-def overview(report: Report, groups: Sequence[Group]) -> Safe:
-    """The few numbers one looks for first."""
+def overview(report: Report, groups: Sequence[DatasetGroup]) -> Safe:
+    """The most important numbers."""
     if len(report.runs) == 1:
         return _single(report.runs[0])
     methods = list(dict.fromkeys(variant.method for group in groups for variant in group.variants))
@@ -73,7 +73,7 @@ def _single(run: Run) -> Safe:
 
 
 def _facts(facts: Sequence[Fact]) -> Safe:
-    long = 16  # letters; more are set smaller
+    long = 16  # longer values are set in a smaller font
     pairs = (
         el(
             "div",
@@ -90,7 +90,7 @@ def _facts(facts: Sequence[Fact]) -> Safe:
 
 
 def runs_table(runs: Sequence[Run]) -> Safe:
-    """Every run, sortable."""
+    """A sortable table of all runs."""
     accuracy = any(run.last("val_accuracy") is not None for run in runs)
     tested = ["Final test accuracy", "Best test accuracy"] if accuracy else ["Final test loss"]
     several = len({run.dataset for run in runs}) > 1
@@ -107,23 +107,23 @@ def runs_table(runs: Sequence[Run]) -> Safe:
         )
         rows.append(
             [
-                Cell(run.name),
-                *([Cell(run.dataset)] if several else []),
-                Cell(run.method_name),
-                Cell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
+                TableCell(run.name),
+                *([TableCell(run.dataset)] if several else []),
+                TableCell(run.method_name),
+                TableCell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
                 number(run.iterations, "d"),
                 *results,
                 number(run.seconds_per_iteration, ".3g"),
-                Cell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
-                Cell(run.verdict or "–", kind=_kind(run)),
+                TableCell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
+                TableCell(run.verdict or "–", kind=_kind(run)),
             ]
         )
     note = el("p", BEST, class_="note") if accuracy else Safe("")
     return join([table("All runs; the headings sort", headings, rows), note])
 
 
-def variants_table(group: Group) -> Safe:
-    """Mean and standard deviation over the seeds of each method, where there is something to compare."""
+def variants_table(group: DatasetGroup) -> Safe:
+    """A table with mean and standard deviation over the runs of each variant."""
     accuracy = any(run.last("val_accuracy") is not None for run in group.runs)
     column, name = ("val_accuracy", "test accuracy") if accuracy else ("val_loss", "test loss")
     headings = ["Method", "Runs", f"Final {name}", "Standard deviation", "Seconds per iteration"]
@@ -133,7 +133,7 @@ def variants_table(group: Group) -> Safe:
         times = [value for run in variant.runs if (value := run.seconds_per_iteration) is not None]
         rows.append(
             [
-                Cell(variant.label),
+                TableCell(variant.label),
                 number(len(variant.runs), "d"),
                 number(average(finals)),
                 number(statistics.stdev(finals) if len(finals) > 1 else None),
@@ -144,7 +144,7 @@ def variants_table(group: Group) -> Safe:
 
 
 def certificates(runs: Sequence[Run]) -> Safe:
-    """The certificate in words: open for one run, folded up for several."""
+    """The certificates as text: open for one run, folded for several."""
     if len(runs) == 1 and runs[0].words:
         return _certificate(runs[0])
     with_one = [run for run in runs if run.verdict is not None]
@@ -174,23 +174,23 @@ def _certificate(run: Run) -> Safe:
 
 
 def _kind(run: Run) -> str:
-    """The class that colours a verdict; none where nothing is promised."""
+    """The CSS class of a verdict; empty for a method without guarantees."""
     return KINDS.get(run.verdict or "", "")
 
 
 def settings_tables(runs: Sequence[Run]) -> Safe:
-    """What all runs share, and what tells them apart."""
+    """Tables of the settings that all runs share and of those that differ."""
     settings = [run.settings for run in runs]
     apart = differing(settings)
     common = [key for key in settings[0] if key not in apart]
     caption = "Settings of all runs" if len(runs) > 1 else "Settings of the run"
-    rows = [[Cell(key), Cell(shown(settings[0][key]))] for key in common]
+    rows = [[TableCell(key), TableCell(shown(settings[0][key]))] for key in common]
     parts = [table(caption, ["Setting", "Value"], rows, sortable=False)] if rows else []
     if apart:
         different = [
             [
-                Cell(run.name),
-                *(Cell(shown(run.settings[key]) if key in run.settings else "–") for key in apart),
+                TableCell(run.name),
+                *(TableCell(shown(run.settings[key]) if key in run.settings else "–") for key in apart),
             ]
             for run in runs
         ]
@@ -199,7 +199,7 @@ def settings_tables(runs: Sequence[Run]) -> Safe:
 
 
 def machines(runs: Sequence[Run]) -> Safe:
-    """Each distinct machine once, with the runs made on it."""
+    """A table for each distinct machine, with the runs made on it."""
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         kinds.setdefault(json.dumps(run.machine, sort_keys=True), []).append(run)
@@ -210,7 +210,10 @@ def machines(runs: Sequence[Run]) -> Safe:
         if not machine:
             parts.append(el("p", f"The machine{whose} was not recorded."))
             continue
-        rows = [[Cell(MACHINE_WORDS.get(key, key)), Cell(shown(value))] for key, value in machine.items()]
+        rows = [
+            [TableCell(MACHINE_WORDS.get(key, key)), TableCell(shown(value))]
+            for key, value in machine.items()
+        ]
         parts.append(table(f"The machine{whose}", ["What", "Value"], rows, sortable=False))
     return join(parts)
 

@@ -15,15 +15,15 @@ from dladmm.api import train as api
 from dladmm.api import train_graph as graph_api
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import Rows, load_graph, load_rows
+from dladmm.cli.run_data import TableData, load_graph, load_rows
 from dladmm.network.chain import mlp
 from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
-Build = Callable[[Rows, str, Sequence[int], str], Any]
+Build = Callable[[TableData, str, Sequence[int], str], Any]
 """A network for these rows: what trains it, widths of the hidden layers, activation -> module or chain."""
 
 
-def build_mlp(rows: Rows, trainer: str, hidden: Sequence[int], activation: str) -> Any:
+def build_mlp(rows: TableData, trainer: str, hidden: Sequence[int], activation: str) -> Any:
     """A fully connected network."""
     return mlp([rows.x_train.shape[1], *hidden, rows.n_outputs], activation)
 
@@ -34,7 +34,7 @@ NETWORKS: dict[str, Build] = {"mlp": build_mlp}
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows for a network of :data:`NETWORKS` (or of the session's own), or a graph for a GCN."""
+    """TableData for a network of :data:`NETWORKS` (or of the session's own), or a graph for a GCN."""
 
     network: str
     data: Any
@@ -52,7 +52,7 @@ class Problem:
     @property
     def samples(self) -> int | None:
         """The number of training rows; None for a graph."""
-        return len(self.data.x_train) if isinstance(self.data, Rows) else None
+        return len(self.data.x_train) if isinstance(self.data, TableData) else None
 
     def shuffled(self) -> Problem:
         """The same with its training rows in a random order, which is the same for every run."""
@@ -70,7 +70,7 @@ class Problem:
 
     def first(self, n: int | None) -> Problem:
         """The same with the first ``n`` training rows alone; graphs are not cut."""
-        if n is None or not isinstance(self.data, Rows):
+        if n is None or not isinstance(self.data, TableData):
             return self
         if n > len(self.data.x_train):
             raise InputError(f"rows must be at most the {len(self.data.x_train)} training rows, got {n}.")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.base.settings import plain
+from dladmm.base.settings import check_setting
 from dladmm.compute.norms import ratio
 
 Solver = Literal["quadratic", "exact"]
@@ -66,14 +66,16 @@ class SubproblemOptions:
             if getattr(self, name) not in get_args(Solver):
                 raise InputError(f"{name} must be one of {get_args(Solver)}, got {getattr(self, name)!r}.")
         for name in ("alpha0", "t0"):
-            plain(self, name, float, "a positive number or None (tight)", lambda v: v > 0, optional=True)
-        plain(self, "growth", float, "a number above 1", lambda v: v > 1)
-        plain(self, "damping", float, "a number >= 0", lambda v: v >= 0)
+            check_setting(
+                self, name, float, "a positive number or None (tight)", lambda v: v > 0, optional=True
+            )
+        check_setting(self, "growth", float, "a number above 1", lambda v: v > 1)
+        check_setting(self, "damping", float, "a number >= 0", lambda v: v >= 0)
         for name in ("last_damping", "map_damping"):
-            plain(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
+            check_setting(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
         for name in ("ramps", "tau_per_sample"):
-            plain(self, name, bool, "True or False")
-        plain(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
+            check_setting(self, name, bool, "True or False")
+        check_setting(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
 
     def damping_of(self, n_in: int, *, last: bool) -> float:
         """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""

@@ -1,1 +1,1 @@
-"""The loop around the engine: when to stop, what to keep, what to write."""
+"""The training loop, its input checks, checkpoints, model files and run folders."""

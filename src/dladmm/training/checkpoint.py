@@ -1,13 +1,13 @@
-"""Saving and resuming: full training states and trained models, each one file without pickle.
+"""Saves and resumes training states and trained models, each in one file without pickle.
 
-    save_training(trainer, path)        everything a run needs to go on bit for bit
-    resume_training(trainer, path)      ... and going on
-    save_model(result, path)            a trained network; load_model(path) builds it again
+    save_training(trainer, path)        everything needed to continue a run bit for bit
+    resume_training(trainer, path)      continue it
+    save_model(result, path)            a trained network; load_model(path) rebuilds it
 
 The file is described in :mod:`dladmm.base.container`. A folder of checkpoints holds ``checkpoint-000120.dladmm`` and
-the like, the number being the iteration; since each is written whole or not at all, and older ones are removed only
-after a newer one is on disk, such a folder has a loadable checkpoint whenever the process dies. A run on several ranks
-writes one snapshot in several files (:mod:`dladmm.training.sharded_snapshot`), which any number of ranks can take up.
+the like, the number being the iteration. Each is written atomically, and older ones are removed only after a newer one
+is on disk, so the folder has a loadable checkpoint whenever the process dies. A run on several ranks writes one
+snapshot in several files (:mod:`dladmm.training.sharded_snapshot`), which any number of ranks can resume.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _CALLBACK = "callback/"
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint was damaged or could not be written."""
+    """Warning: a checkpoint was damaged or could not be written."""
 
 
 # One file ------------------------------------------------------------------------------------------------------
 
 
 def save_training(trainer: Trainer, path: str | os.PathLike[str]) -> None:
-    """Write the run as it stands between two iterations, with what its callbacks need to go on."""
+    """Write the state of the run between two iterations, with the state of its callbacks."""
     tensors, meta = trainer.snapshot()
     states = {key: callback.snapshot() for key, callback in _keyed(trainer)}
     for key, (held, _) in states.items():
@@ -66,19 +66,19 @@ def load_training(path: str | os.PathLike[str]) -> Snapshot:
 
 
 def resume_training(trainer: Trainer, path: str | os.PathLike[str]) -> None:
-    """Take up the run in a file, callbacks included; the trainer must have the same data and network."""
+    """Resume the run in a file, callbacks included; the trainer must have the same data and network."""
     try:
         content = _content(trainer, Path(path))
     except InputError as error:
         raise InputError(f"{path} cannot be resumed here: {error}") from error
-    _take_up(trainer, Path(path), content)
+    _resume(trainer, Path(path), content)
 
 
 def _content(trainer: Trainer, path: Path) -> Snapshot:
     return load_own(path, trainer.engine.shards, len(trainer.state.u))
 
 
-def _take_up(trainer: Trainer, path: Path, content: Snapshot) -> None:
+def _resume(trainer: Trainer, path: Path, content: Snapshot) -> None:
     tensors, meta = content
     run = _run(meta, path)
     try:
@@ -91,18 +91,18 @@ def _take_up(trainer: Trainer, path: Path, content: Snapshot) -> None:
     except InputError as error:
         raise InputError(f"{path} cannot be resumed here: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} does not hold a run this library can take up: {error!r}") from error
+        raise DataError(f"{path} does not hold a run that this library can resume: {error!r}") from error
 
 
 def _run(meta: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
     run = meta.get("run")
     if not isinstance(run, dict) or not isinstance(meta.get("callbacks"), dict):
-        raise DataError(f"{path} does not hold a run this library can take up.")
+        raise DataError(f"{path} does not hold a run that this library can resume.")
     return run
 
 
 def _keyed(trainer: Trainer) -> Iterator[tuple[str, Callback]]:
-    """Callbacks by class and number, so that adding one of another class loses nothing."""
+    """Callbacks with a key of class name and number, so that adding one of another class changes no other key."""
     seen: Counter[str] = Counter()
     for callback in trainer.callbacks:
         name = type(callback).__name__
@@ -114,14 +114,14 @@ def _keyed(trainer: Trainer) -> Iterator[tuple[str, Callback]]:
 
 
 def checkpoints(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in a folder, newest iteration first, not looked into; none if there is no such folder."""
+    """The checkpoint files in a folder, newest iteration first, unread; empty if there is no such folder."""
     folder = Path(folder)
     try:
         names = {path: _NAME.fullmatch(path.name) for path in folder.iterdir()}
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise DataError(f"cannot look into {folder}: {error.strerror}.") from error
+        raise DataError(f"cannot read the folder {folder}: {error.strerror}.") from error
     return sorted((path for path, match in names.items() if match), key=iteration_of, reverse=True)
 
 
@@ -134,13 +134,13 @@ def iteration_of(path: Path) -> int:
 
 
 def latest(folder: str | os.PathLike[str]) -> Path | None:
-    """The newest checkpoint that is whole, ``None`` where there are none; damaged ones are passed over, warning."""
+    """The newest intact checkpoint, or None if there are none; damaged ones are skipped with a warning."""
     found = _newest(Path(folder))
     return None if found is None else found[0]
 
 
 def resume_latest(trainer: Trainer, folder: str | os.PathLike[str]) -> Path | None:
-    """Take up the newest whole checkpoint of a folder; damaged newer ones are renamed to ``*.damaged``."""
+    """Resume from the newest intact checkpoint of a folder; damaged newer ones are renamed to ``*.damaged``."""
     shards = trainer.engine.shards
     if shards is None:
         found = _newest(Path(folder), trainer)
@@ -150,7 +150,7 @@ def resume_latest(trainer: Trainer, folder: str | os.PathLike[str]) -> Path | No
     if found is None:
         return None
     path, content = found
-    _take_up(trainer, path, content)
+    _resume(trainer, path, content)
     if trainer.comm.rank > 0:
         return path
     for other in checkpoints(folder):
@@ -168,7 +168,7 @@ def save_in_folder(trainer: Trainer, folder: str | os.PathLike[str], keep: int =
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if trainer.comm.alone:  # else writing there fails, which all ranks are told
+        if trainer.comm.alone:  # on several ranks the save below fails and all raise
             raise DataError(f"cannot make the folder {folder}: {error.strerror}.") from error
     path = folder / f"checkpoint-{trainer.history.n_iter:06d}.dladmm"
     save_training(trainer, path)
@@ -184,7 +184,7 @@ def save_in_folder(trainer: Trainer, folder: str | os.PathLike[str], keep: int =
 
 def _newest(folder: Path, trainer: Trainer | None = None) -> tuple[Path, Snapshot] | None:
     faults: list[str] = []
-    for _ in range(5):  # a running process may remove what was listed; it wrote a newer one before
+    for _ in range(5):  # a running process may remove listed files after writing newer ones
         faults = []
         listed = checkpoints(folder)
         for path in listed:
@@ -202,7 +202,7 @@ def _newest(folder: Path, trainer: Trainer | None = None) -> tuple[Path, Snapsho
             break
     if faults:
         raise DataError(
-            f"none of the checkpoints in {folder} can be loaded: {' '.join(faults)} Remove them to start anew."
+            f"none of the checkpoints in {folder} can be loaded: {' '.join(faults)} Remove them to start a new run."
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Checks of what a user hands in, before any work begins."""
+"""Checks of user input, made before training begins."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dladmm.losses import Loss
 from dladmm.network.chain import Chain
 
 PART = 1 << 16
-"""Entries checked at once."""
+"""Entries checked at once, which bounds the memory for temporaries."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def check_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """float32 or float64, by name or as torch's own."""
+    """torch.float32 or torch.float64, from a name or a torch dtype."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
     if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
@@ -36,7 +36,7 @@ def check_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def check_device(device: str | torch.device) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU."""
+    """The torch device; ``"auto"`` is CUDA where available, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -63,7 +63,7 @@ def check_features(
     device: torch.device,
     may_be_empty: bool = False,
 ) -> Tensor:
-    """A finite (N, features) tensor of the run's dtype on the run's device; one rank of several may have no rows."""
+    """X as a finite tensor (N, ...) of the run's dtype on the run's device; one rank of several may have no rows."""
     x = to_tensor(X, name)
     _check_shape(tuple(x.shape), x.is_complex(), chain, name, may_be_empty)
     for rows in slices(len(x), _part(x.shape)):
@@ -81,7 +81,7 @@ def check_source(
     at_once: int,
     may_be_empty: bool = False,
 ) -> Source:
-    """The same of rows that stay where they are, in memory or in a file, and are read by chunks."""
+    """The same checks for rows that are read in chunks from memory or from a file (a memmap)."""
     stored = to_array(X, name)
     read, shape = reader(stored), tuple(stored.shape)
     is_complex = stored.is_complex() if isinstance(stored, Tensor) else stored.dtype.kind == "c"
@@ -108,7 +108,7 @@ def _check_shape(
 
 
 def _check_finite(given: Tensor, cast: Tensor, name: str) -> None:
-    """As they were given, and in the run's dtype."""
+    """Raise unless the values are finite, both as given and in the run's dtype."""
     if not bool(torch.isfinite(given).all()):
         raise InputError(f"{name} contains NaN or infinite values; impute or remove them first.")
     if not bool(torch.isfinite(cast).all()):
@@ -118,7 +118,7 @@ def _check_finite(given: Tensor, cast: Tensor, name: str) -> None:
 
 
 def _part(shape: Sequence[int]) -> int:
-    """Rows to look at together, so that looking takes little memory."""
+    """Number of rows with about PART entries."""
     return max(1, PART // max(1, math.prod(shape[1:])))
 
 
@@ -126,9 +126,9 @@ def _part(shape: Sequence[int]) -> int:
 def check_fits(
     chain: Chain, params: Sequence[Params], x: Tensor, n_outputs: int, name: str
 ) -> tuple[int, ...]:
-    """A pass of two samples: shapes that do not go through the network are named before work begins.
+    """Run two samples through the network, to report mismatched shapes before training begins.
 
-    Returns the positions of a sample's output: none, or (T,) for a network that answers at T time steps.
+    Returns the positions of a sample's output: (), or (T,) for a network with an output at each of T time steps.
     """
     v = x[:2]
     for block, block_params in zip(chain, params, strict=True):
@@ -137,10 +137,10 @@ def check_fits(
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise InputError(
                 f"{name} of shape {tuple(x.shape)} does not go through the network: {block!r} was given samples of "
-                f"shape {tuple(v.shape[1:])} and said: {error}"
+                f"shape {tuple(v.shape[1:])} and raised: {error}"
             ) from error
         if not isinstance(output, Tensor) or len(output) != len(v):
-            raise InputError(f"{block!r} must return a tensor with one row a sample.")
+            raise InputError(f"{block!r} must return a tensor with one row per sample.")
         v = output
     if v.shape[-1] != n_outputs:
         raise InputError(
@@ -160,19 +160,20 @@ def check_targets(
     device: torch.device,
     positions: tuple[int, ...] = (),
 ) -> Tensor:
-    """Targets as the loss wants them, one row a sample, or one a position of the network's output."""
+    """Targets encoded for the loss, one row per sample, or per position of the network's output."""
     target = to_tensor(y, name)
     if target.is_complex():
         raise InputTypeError(f"{name} is complex; only real numbers are supported.")
     if target.ndim == 0 or len(target) != n_rows:
-        rows = 0 if target.ndim == 0 else len(target)
-        raise InputError(f"{name} has {rows} rows, but there are {n_rows} samples.")
+        n_targets = 0 if target.ndim == 0 else len(target)
+        raise InputError(f"{name} has {n_targets} rows, but there are {n_rows} samples.")
     if target.is_floating_point() and not bool(torch.isfinite(target).all()):
         raise InputError(f"{name} contains NaN or infinite values.")
     if positions:
         if target.shape[1 : 1 + len(positions)] != positions:
             raise InputError(
-                f"{name} has shape {tuple(target.shape)}, but the network answers at {positions} positions a sample."
+                f"{name} has shape {tuple(target.shape)}, but the network has outputs at {positions} positions per "
+                "sample."
             )
         target = target.flatten(0, len(positions))
     encoded = loss.encode(target.cpu(), n_outputs, dtype)
@@ -183,26 +184,26 @@ def check_targets(
     return encoded.to(device)
 
 
-def check_mask(
+def check_target_mask(
     mask: Any, n_rows: int, positions: tuple[int, ...], x: Tensor, name: str, may_be_empty: bool = False
 ) -> Tensor:
-    """Which targets count, as a column of ones and zeros."""
+    """The mask of targets that count, as a column (N x positions, 1) of ones and zeros."""
     counts = to_tensor(mask, name)
     if counts.shape != (n_rows, *positions) or not bool(((counts == 0) | (counts == 1)).all()):
         raise InputError(
             f"{name} must hold True and False in the shape {(n_rows, *positions)}, got {tuple(counts.shape)}."
         )
     if not may_be_empty and not bool((counts == 1).any()):
-        raise InputError(f"{name} leaves no target that counts.")
+        raise InputError(f"{name} excludes every target.")
     return counts.reshape(-1, 1).to(device=x.device, dtype=x.dtype)
 
 
 def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
-    """Row multiplicities (N, 1): finite, positive, one a sample."""
+    """Sample weights as a column (N, 1), checked to be finite and positive."""
     weight = to_tensor(sample_weight, "sample_weight").to(device=x.device, dtype=x.dtype)
     if weight.shape not in ((len(x),), (len(x), 1)):
         raise InputError(
-            f"sample_weight must have shape ({len(x)},), one a sample, got {tuple(weight.shape)}."
+            f"sample_weight must have shape ({len(x)},), one per sample, got {tuple(weight.shape)}."
         )
     if not bool(torch.isfinite(weight).all()) or not bool((weight > 0).all()):
         raise InputError(
@@ -212,12 +213,12 @@ def check_sample_weight(sample_weight: Any, x: Tensor) -> Tensor:
 
 
 def check_several_classes(loss: Loss, target: Tensor, comm: Communicator = ALONE) -> None:
-    """Classification needs at least two classes among the training labels, of all ranks together."""
+    """Raise unless the training labels of all ranks together have at least two classes (for classification)."""
     if comm.alone:
         one = len(target) > 0 and bool((target == target[:1]).all())
     else:
-        nothing = target.new_full(target.shape[1:], -torch.inf)
-        ends = (target.amax(0), -target.amin(0)) if len(target) else (nothing, nothing.clone())
+        lowest = target.new_full(target.shape[1:], -torch.inf)
+        ends = (target.amax(0), -target.amin(0)) if len(target) else (lowest, lowest.clone())
         highest, negated = comm.largest(*ends)
         one = bool((highest == -negated).all())
         if not bool(torch.isfinite(highest).all()):
@@ -227,25 +228,25 @@ def check_several_classes(loss: Loss, target: Tensor, comm: Communicator = ALONE
 
 
 def check_seed(seed: Any) -> int:
-    """A whole number that every generator takes."""
+    """The seed as an int that every random generator accepts."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not 0 <= int(seed) < 2**63:
         raise InputError(f"random_state must be a whole number from 0 to 2**63 - 1, got {seed!r}.")
     return int(seed)
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """Callbacks, each of them made of the library's class, so that every hook is there."""
+    """The callbacks as a tuple, each checked to be a :class:`~dladmm.Callback`."""
     several = isinstance(callbacks, Iterable) and not isinstance(callbacks, (str, bytes))
     found = tuple(callbacks) if several else (callbacks,)
-    strange = [each for each in found if not isinstance(each, Callback)]
-    if not several or strange:
-        came = type((strange or found)[0]).__name__
-        raise InputTypeError(f"callbacks must be a list of dladmm.Callback objects, got {came}.")
+    others = [each for each in found if not isinstance(each, Callback)]
+    if not several or others:
+        wrong = type((others or found)[0]).__name__
+        raise InputTypeError(f"callbacks must be a list of dladmm.Callback objects, got {wrong}.")
     return found
 
 
 def check_validation(validation: Any) -> tuple[Any, Any, Any]:
-    """``(X, y)`` or ``(X, y, target_mask)``; a mask of None is none."""
+    """``validation`` as (X, y, target_mask), where the mask may be None."""
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 3):
         raise InputError(
             f"validation must be (X, y) or (X, y, target_mask), got {type(validation).__name__}"
@@ -256,18 +257,18 @@ def check_validation(validation: Any) -> tuple[Any, Any, Any]:
 
 
 def to_tensor(value: Any, name: str) -> Tensor:
-    """A dense tensor on the memory that came where torch can read it, else a copy."""
+    """``value`` as a dense tensor, sharing memory where torch can."""
     array = to_array(value, name)
     return array if isinstance(array, Tensor) else viewed(array)
 
 
 def to_array(value: Any, name: str) -> Tensor | np.ndarray[Any, Any]:
-    """What came, as a dense tensor or an array of numbers; refused where it is neither."""
-    return _plain(value, name) if isinstance(value, Tensor) else _numeric(value, name)
+    """``value`` as a dense tensor or a numeric array; raises InputTypeError if it is neither."""
+    return _dense_tensor(value, name) if isinstance(value, Tensor) else _numeric(value, name)
 
 
-def _plain(tensor: Tensor, name: str) -> Tensor:
-    """A dense tensor that holds numbers."""
+def _dense_tensor(tensor: Tensor, name: str) -> Tensor:
+    """The tensor, detached; raises if it is sparse, quantised or without data."""
     wrong = {
         "sparse (use to_dense())": tensor.layout != torch.strided,
         "quantised (use dequantize())": tensor.is_quantized,
@@ -280,7 +281,7 @@ def _plain(tensor: Tensor, name: str) -> Tensor:
 
 
 def _numeric(value: Any, name: str) -> np.ndarray[Any, Any]:
-    """An array of numbers in an order and width that torch knows."""
+    """``value`` as a numeric array with a byte order and width that torch supports."""
     if sparse.issparse(value):
         raise InputTypeError(f"{name} is a sparse matrix; pass {name}.toarray().")
     if np.ma.is_masked(value):

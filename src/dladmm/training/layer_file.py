@@ -1,7 +1,7 @@
-"""Layers of a network as JSON can hold them, and back: no code of the user's is stored, and none is ever run.
+"""Layers of a network as JSON and back; no user code is stored or executed.
 
-What torch and this library provide is described by its name in a fixed table and its arguments. Of a module written by
-somebody else a file holds the weights alone; whoever loads it brings the module.
+Layers of torch and of this library are described by a name from a fixed table and their arguments. Of any other module
+a file holds only the weights, and loading needs the module.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.GELU: ("approximate",), nn.SiLU: (), nn.SELU: (), nn.Mish: (), nn.Hardswish: (), nn.Softmax: ("dim",),
     nn.PReLU: ("num_parameters",),
 }  # fmt: skip
-"""Torch's layers that a file describes, and the arguments that make them again."""
+"""Torch layers that a file can describe, and the arguments needed to rebuild them."""
 
 _RECURRENT: dict[str, Any] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 _NAMED = {layer.__name__: layer for layer in LAYERS}
 
 
 def describe(layer: nn.Module) -> dict[str, Any]:
-    """What :func:`build` makes the layer of again; ``{"type": "own"}`` where only its weights can be kept."""
+    """A JSON description from which :func:`build` rebuilds the layer; type "own" where only weights can be stored."""
     if isinstance(layer, GraphLayer):
         n_out, n_in = layer.weight.shape
         activation = activation_of(layer.activation)
@@ -82,7 +82,7 @@ def describe(layer: nn.Module) -> dict[str, Any]:
 
 
 def _argument(layer: nn.Module, name: str) -> Any:
-    """An argument as JSON can hold it: sizes are lists, a bias is there or not."""
+    """An argument as a JSON value: tuples become lists, a bias becomes True or False."""
     value = getattr(layer, name)
     if name == "bias":
         return value is not None
@@ -92,7 +92,7 @@ def _argument(layer: nn.Module, name: str) -> Any:
 def build(
     spec: dict[str, Any], l: int, tensors: dict[str, Tensor], own: nn.Module | None = None
 ) -> nn.Module:
-    """Layer l; sizes are checked against the tensors before memory is taken. ``own`` is the caller's layer l."""
+    """Layer l; sizes are checked against the tensors before memory is allocated. ``own`` is the caller's layer l."""
     kind = spec["type"]
     if kind == "activation":
         return get_activation(spec["f"]).module()
@@ -134,7 +134,7 @@ def _made(spec: dict[str, Any], l: int) -> nn.Module:
 
 
 def _filled(layer: nn.Module, tensors: dict[str, Tensor], l: int) -> nn.Module:
-    """The layer with these weights and statistics, all of them and no others."""
+    """The layer with these weights and statistics; raises ValueError unless they match the layer's exactly."""
     wanted = layer.state_dict()
     for name, tensor in tensors.items():
         if name not in wanted or wanted[name].shape != tensor.shape:

@@ -1,4 +1,4 @@
-"""Trained networks as files: what is needed to build the torch module again, without code of the user's."""
+"""Saves trained networks to files and rebuilds the torch modules, without storing user code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,25 @@ if TYPE_CHECKING:
 
 
 class WeightsOnly(UserWarning):
-    """A layer is code of the user's, of which a file holds the weights alone."""
+    """Warning: a layer is user code, of which a file holds only the weights."""
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What :func:`load_model` found. ``status``, ``history`` and ``certificate`` are there if a Result was saved."""
+    """The content of a model file, returned by :func:`load_model`.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The network, on the CPU.
+    loss : Loss or None
+    extra : dict
+        What was passed to ``save_model`` as ``extra``.
+    status, history, certificate
+        Of the run, if a :class:`~dladmm.Result` was saved, else None; the certificate is a dictionary.
+    state : State or None
+        The last iterate, if it was saved.
+    """
 
     module: nn.Module
     loss: Loss | None = None
@@ -51,10 +64,19 @@ def save_model(
 ) -> None:
     """Write a trained network to one file.
 
-    ``model`` is a Result, or a module: an ``nn.Sequential`` of layers that torch and this library provide, or a graph
-    network of this library. Of a layer of your own only the weights are kept, with a warning (:class:`WeightsOnly`),
-    and :func:`load_model` asks you for the network. ``extra`` is what else you want to find again, as JSON can hold it
-    (class names, say). ``state`` also keeps the last iterate (z, a, u), which is as large as the training data.
+    Parameters
+    ----------
+    model : Result or nn.Module
+        A result of training, or an ``nn.Sequential`` of layers of torch and this library, or a graph network of this
+        library. Of a layer of your own only the weights are stored, with a warning (:class:`WeightsOnly`), and
+        :func:`load_model` needs the network as ``module``.
+    path : str or path
+    loss : str, dict or Loss, optional
+        The loss, needed for class probabilities.
+    extra : mapping, optional
+        Further values to store (class names, for example), which must be representable in JSON.
+    state : bool, default False
+        Also store the last iterate (z, a, u), which is as large as the training data; needs a Result.
     """
     module = model if isinstance(model, nn.Module) else model.module
     layers, tensors = _described(module)
@@ -79,9 +101,18 @@ def save_model(
 
 
 def load_model(path: str | os.PathLike[str], *, module: nn.Module | None = None) -> SavedModel:
-    """The network of a file that :func:`save_model` wrote, on the CPU, with what was saved beside it.
+    """Load a network that ``save_model`` or ``Result.save`` wrote.
 
-    ``module`` is needed where layers are code of your own: a network of the same layers, which is left as it is.
+    Parameters
+    ----------
+    path : str or path
+    module : nn.Module, optional
+        A network with the same layers, needed where layers are code of your own; it is not changed.
+
+    Returns
+    -------
+    SavedModel
+        The network on the CPU, and what was saved with it.
     """
     tensors, meta = load(path, "model")
     given = None if module is None else chain_layers(module)
@@ -108,7 +139,7 @@ def load_model(path: str | os.PathLike[str], *, module: nn.Module | None = None)
 
 
 def _described(module: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Every layer as JSON can hold it, and the parameters and statistics by name."""
+    """Every layer as a JSON description, and the parameters and statistics by name."""
     if not isinstance(module, (GraphNetwork, nn.Sequential, nn.Linear)):
         raise InputError(
             f"a model file cannot describe {type(module).__name__}: it holds an nn.Sequential. Save a Result of train, "

@@ -1,4 +1,4 @@
-"""The progress bar, under the name it had first; it lives in :mod:`dladmm.callbacks`."""
+"""An old import path of :class:`dladmm.callbacks.ProgressBar`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a finished run into a folder: history.csv, metrics.json, certificate.txt, curves.png."""
+"""Writes a finished run into a folder: history.csv, metrics.json, certificate.txt, curves.png."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def write_run(
     result: Result, folder: Path, settings: dict[str, Any], *, curves: bool = True, **measured: Any
 ) -> Path:
-    """Write everything a person or a script wants to know of a run; returns the folder.
+    """Write history, metrics and certificate of a run into ``folder`` and return it.
 
-    ``measured`` goes into metrics.json beside the rest; ``curves=False`` leaves the picture out.
+    ``settings`` and ``measured`` are added to metrics.json; ``curves=False`` writes no figure.
     """
     folder.mkdir(parents=True, exist_ok=True)
     columns = result.history.to_dict()
@@ -44,7 +44,7 @@ def write_run(
 
 
 def plot_curves(result: Result, path: Path) -> bool:
-    """Lagrangian, residuals and accuracy against iterations; false where matplotlib is not installed."""
+    """Plot Lagrangian, residuals and accuracy against iterations; returns False if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

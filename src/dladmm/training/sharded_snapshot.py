@@ -1,11 +1,11 @@
-"""One snapshot in several files: every rank writes its own rows, and the first says when all of them are there.
+"""A snapshot of a distributed run in several files: one shard per rank, and an index file written by rank 0.
 
     checkpoint-000120.dladmm                            parameters, history, callbacks; names the shards
-    checkpoint-000120.3f9a61c2.00001-of-00004.dladmm    the rows of one rank, and their places among all rows
+    checkpoint-000120.3f9a61c2.00001-of-00004.dladmm    the rows of one rank, and their indices among all rows
 
-The first file is written last: where it is, the snapshot is whole. The eight digits are drawn anew for every save, so
-that shards of an attempt that was cut short are never taken for those of another. Rows are found by their places, so a
-snapshot can be taken up by any number of ranks.
+The first file is written last: if it exists, the snapshot is complete. The eight digits are random for every save, so
+that shards of an interrupted save are never mistaken for those of another. Rows are found by their indices, so a
+snapshot can be resumed by any number of ranks.
 """
 
 from __future__ import annotations
@@ -31,47 +31,50 @@ PLACES = "places"
 _SHARD = re.compile(r"checkpoint-\d{6,18}\.[0-9a-f]{8}\.\d{5,}-of-\d{5,}\.dladmm")
 
 
-def by_rows(name: str, tensor: Tensor) -> bool:
-    """Whether a tensor of a snapshot has one row a sample."""
+def is_per_sample(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of a snapshot has one row per sample."""
     if name == "u" or name.startswith(("outputs.", "predictions.")):
         return True
     return name.startswith("memory.") and tensor.ndim > 0
 
 
 def save_together(path: Path, content: Snapshot, shards: Shards) -> None:
-    """Write a snapshot from all ranks; where one of them cannot, all raise the same DataError and nothing counts."""
+    """Write a snapshot from all ranks; if one rank fails, all raise the same DataError and the snapshot is invalid."""
     tensors, meta = content
     comm = shards.comm
-    own = {name: tensor for name, tensor in tensors.items() if by_rows(name, tensor)}
+    own = {name: tensor for name, tensor in tensors.items() if is_per_sample(name, tensor)}
     mark = comm.texts(secrets.token_hex(4))[0]
     names = [f"{path.stem}.{mark}.{rank:05d}-of-{comm.size:05d}.dladmm" for rank in range(comm.size)]
     places = shards.places(len(tensors["u"]))
-    _all_or_none(comm, lambda: save(path.with_name(names[comm.rank]), "training", own | {PLACES: places}, {}))
+    _on_all_or_none(
+        comm, lambda: save(path.with_name(names[comm.rank]), "training", own | {PLACES: places}, {})
+    )
     shared = {name: tensor for name, tensor in tensors.items() if name not in own}
     whole = meta | {"shards": names, "rows": shards.n_rows}
-    _all_or_none(comm, lambda: save(path, "training", shared, whole) if comm.rank == 0 else None)
+    _on_all_or_none(comm, lambda: save(path, "training", shared, whole) if comm.rank == 0 else None)
 
 
-def _all_or_none(comm: Communicator, write: Any) -> None:
-    said = ""
+def _on_all_or_none(comm: Communicator, write: Any) -> None:
+    """Call ``write`` on every rank; if it fails on one, all raise its error."""
+    message = ""
     try:
         write()
     except DladmmError as error:
-        said = str(error)
-    faults = [text for text in comm.texts(said) if text]
+        message = str(error)
+    faults = [text for text in comm.texts(message) if text]
     if faults:
         raise DataError(faults[0])
 
 
 def load_own(path: Path, shards: Shards | None, n_own: int | None) -> Snapshot:
-    """A snapshot, whole or in shards, with the rows of this rank; ``n_own=None`` takes all rows there are."""
+    """A snapshot, in one file or in shards, with the rows of this rank; ``n_own=None`` takes all rows."""
     tensors, meta = load(path, "training")
     if shards is None and "shards" not in meta:
         return tensors, meta
     n_rows = int(meta["rows"]) if "shards" in meta else len(tensors["u"])
     wanted = n_own if shards is None else shards.n_rows
     if wanted is not None and wanted != n_rows:
-        raise InputError(f"it is of a run on {n_rows:,} rows, this run has {wanted:,}.")
+        raise InputError(f"it belongs to a run on {n_rows:,} rows, this run has {wanted:,}.")
     mine = torch.arange(n_rows) if shards is None or n_own is None else shards.places(n_own)
     found: dict[str, Tensor] = {}
     filled = torch.zeros(len(mine), dtype=torch.bool)
@@ -88,23 +91,21 @@ def load_own(path: Path, shards: Shards | None, n_own: int | None) -> Snapshot:
         filled |= hit
     if not bool(filled.all()):
         raise DataError(f"{path} lacks {int((~filled).sum()):,} of the rows it should hold.")
-    rest = {name: tensor for name, tensor in tensors.items() if not by_rows(name, tensor)}
+    rest = {name: tensor for name, tensor in tensors.items() if not is_per_sample(name, tensor)}
     return rest | found, {key: value for key, value in meta.items() if key not in ("shards", "rows")}
 
 
 def _parts(
     path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Places and rows of every part of a snapshot, one part in memory at a time."""
+    """Row indices and rows of every part of a snapshot, one part in memory at a time."""
     if "shards" not in meta:
-        yield (
-            torch.arange(len(tensors["u"])),
-            {name: tensor for name, tensor in tensors.items() if by_rows(name, tensor)},
-        )
+        rows = {name: tensor for name, tensor in tensors.items() if is_per_sample(name, tensor)}
+        yield torch.arange(len(tensors["u"])), rows
         return
     for name in meta["shards"]:
         if not isinstance(name, str) or not _SHARD.fullmatch(name):
-            raise DataError(f"{path} names {name!r} as a shard, which is none.")
+            raise DataError(f"{path} names {name!r} as a shard, which it is not.")
         part, _ = load(path.with_name(name), "training")
         yield part.pop(PLACES), part
 
@@ -116,22 +117,22 @@ def newest_together(
     names = [name for name in comm.texts("\n".join(map(str, listed)))[0].split("\n") if name]
     faults: list[str] = []
     for name in names:
-        said, content = "", None
+        message, content = "", None
         try:
             content = load_own(Path(name), shards, n_own)
         except DladmmError as error:
-            said = str(error)
-        wrong = [f"rank {rank}: {text}" for rank, text in enumerate(comm.texts(said)) if text]
+            message = str(error)
+        wrong = [f"rank {rank}: {text}" for rank, text in enumerate(comm.texts(message)) if text]
         if content is not None and not wrong:
             return Path(name), content
         faults += wrong
     if faults:
-        raise DataError(f"none of the checkpoints can be taken up: {' '.join(faults)}")
+        raise DataError(f"none of the checkpoints can be resumed: {' '.join(faults)}")
     return None
 
 
 def remove_shards(folder: Path, kept: list[Path]) -> None:
-    """Remove the shards that none of the ``kept`` snapshots names; nobody may be writing meanwhile."""
+    """Remove the shards that none of the ``kept`` snapshots names; no save may be in progress."""
     shards = [path for path in folder.iterdir() if _SHARD.fullmatch(path.name)]
     if not shards:
         return
@@ -139,7 +140,7 @@ def remove_shards(folder: Path, kept: list[Path]) -> None:
     for path in kept:
         try:
             named.update(load(path, "training")[1].get("shards", []))
-        except DataError:  # leave what a damaged one may need for looking into it
+        except DataError:  # a damaged snapshot: keep its shards for inspection
             return
     for path in shards:
         if path.name not in named:

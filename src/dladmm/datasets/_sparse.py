@@ -1,4 +1,4 @@
-"""Compressed sparse rows and edge lists out of a file: checked before anything is built from them."""
+"""Builds sparse matrices, labels and edge lists from the arrays of a file, after checking them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_SIDE = 2**24  #: rows or columns a matrix in a file may declare
 def csr_from(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int], source: str
 ) -> sparse.csr_array:
-    """A float32 csr_array with sorted columns and no stored zeros; DataError unless the parts agree."""
+    """A float32 csr_array with sorted columns and no stored zeros; raises DataError if the arrays are inconsistent."""
 
     def need(holds: bool, problem: str) -> None:
         if not holds:
@@ -45,14 +45,14 @@ def csr_from(
 
 
 def shape_from(array: NDArray[Any], source: str) -> tuple[int, int]:
-    """The two sizes a file stores as an integer array."""
+    """A matrix shape from an integer array of two entries."""
     if array.shape != (2,) or array.dtype.kind not in "iu":
         raise DataError(f"{source}: a matrix shape of {array.shape} {array.dtype}; two integers are needed")
     return int(array[0]), int(array[1])
 
 
 def labels_from(array: NDArray[Any], nodes: int, source: str, *, most: int = 10_000) -> NDArray[np.int64]:
-    """One class 0..most-1 a node."""
+    """The labels as int64 of shape (nodes,), checked to be in 0..most-1."""
     if array.shape != (nodes,) or array.dtype.kind not in "iu":
         raise DataError(
             f"{source}: labels of shape {array.shape}, {array.dtype}; {nodes} integers are needed"
@@ -65,15 +65,14 @@ def labels_from(array: NDArray[Any], nodes: int, source: str, *, most: int = 10_
 
 
 def undirected(row: NDArray[Any], col: NDArray[Any], nodes: int, source: str) -> torch.Tensor:
-    """PyG's `edge_index`: both directions of every edge, sorted, without duplicates and self loops."""
-    if (
-        len(row)
-        and not 0 <= min(int(row.min()), int(col.min())) <= max(int(row.max()), int(col.max())) < nodes
-    ):
-        raise DataError(f"{source}: an edge names a node outside 0..{nodes - 1}; the file is damaged")
+    """PyG's `edge_index` (2, E): both directions of every edge, sorted, without duplicates and self loops."""
+    if len(row):
+        low, high = min(int(row.min()), int(col.min())), max(int(row.max()), int(col.max()))
+        if not 0 <= low <= high < nodes:
+            raise DataError(f"{source}: an edge names a node outside 0..{nodes - 1}; the file is damaged")
     other = row != col
     row, col = row[other].astype(np.int64), col[other].astype(np.int64)
     keys = np.unique(np.concatenate([row * nodes + col, col * nodes + row]))
-    return (
-        torch.from_numpy(np.stack([keys // nodes, keys % nodes])) if len(keys) else torch.zeros(2, 0).long()
-    )
+    if not len(keys):
+        return torch.zeros(2, 0).long()
+    return torch.from_numpy(np.stack([keys // nodes, keys % nodes]))

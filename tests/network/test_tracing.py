@@ -1,4 +1,4 @@
-"""Networks of any class: followed by torch.fx, cut where one value alone goes on, trained in place."""
+"""Networks of any class: traced by torch.fx, cut where a single tensor is passed on, trained in place."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Dropping(nn.Module):
 @pytest.mark.parametrize(
     ("module", "error", "message"),
     [
-        (Branching(), InputError, "forward pass of Branching cannot be followed"),
+        (Branching(), InputError, "forward pass of Branching cannot be traced"),
         (Twice(), InputError, "shares parameters with a layer before it"),
         (Two(), InputError, "Two must be a function of one tensor"),
         (Dropping(), InputError, "is random"),

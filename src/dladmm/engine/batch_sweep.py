@@ -1,0 +1,201 @@
+"""One sweep of streaming mode on one mini-batch, on tensors alone: nothing here asks the device for a number.
+
+The steps are those of :mod:`dladmm.engine.streaming`, in its order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dladmm.blocks import Params
+from dladmm.compute.execution import Execution
+from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.shards import Shards
+from dladmm.engine.batches import Batch
+from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
+from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.engine.sweep import Engine
+
+NEWEST = 0.1
+"""What the newest batch counts at least in the averages of slope, curvature and loss."""
+
+
+class Shares:
+    """Numbers that the host sets before a sweep and the sweep reads on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.metric, self.lengths, self.average, self.fading = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(4)
+        )
+
+
+class BatchSweep:
+    """The working parameters of a streaming run, their running sums, and the sweep that moves them."""
+
+    def __init__(
+        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: int | None
+    ) -> None:
+        self.engine, self.options, self.n_samples = engine, options, n_samples
+        self.params = params
+        self.average = [{name: p.clone() for name, p in block.items()} for block in params]
+        self.running: dict[int, RunningBlock] = {}
+        self.shares = Shares(engine.x.device)
+        self.slope, self.curvature, self.mean_loss, self.step_length = (
+            torch.zeros((), dtype=torch.float64, device=engine.x.device) for _ in range(4)
+        )
+        self.leash = torch.full_like(self.slope, options.largest_change)
+        self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
+
+    @torch.no_grad()
+    def sweep(self, batch: Batch, *, heavy: bool, first: bool = False, factors: bool = False) -> None:
+        """Gradients and sums; the direction; on a heavy batch its length and the average; the step.
+
+        ``first`` starts the running gradients, ``factors`` renews the metric.
+        """
+        seen = self._problem_of(batch)
+        outputs = seen.chain.forward(self.params, seen.x)
+        samples = seen.samples
+        if first:
+            self.running = self._running_blocks(seen, outputs)
+        self._observe(seen, outputs, samples, 0.0 if first else self.options.momentum, heavy)
+        if factors:
+            for running in self.running.values():
+                running.refactor(self.options.damping)
+        decays = self._decays()
+        for l, running in self.running.items():
+            running.aim(self.params[l], decays[l])
+        if heavy:
+            self._measure(seen, outputs, decays, samples)
+        self._move(heavy)
+
+    def _problem_of(self, batch: Batch) -> Engine:
+        engine = self.engine
+        seen = engine.seen_as(x=batch.x, how=self._how)
+        seen.risk = replace(engine.risk, target=self._smoothed(batch.target), weight=batch.weight)
+        seen.counts, seen.shards = batch.counts, Shards.of(engine.comm, len(batch.x), batch.counts)
+        return seen
+
+    def _smoothed(self, target: Tensor) -> Tensor:
+        share = self.options.smoothing
+        if share == 0.0 or not self.engine.risk.loss.takes_soft_labels:
+            return target
+        return target * (1 - share) + target.sum(1, keepdim=True) * (share / target.shape[1])
+
+    def _running_blocks(self, seen: Engine, outputs: list[Tensor]) -> dict[int, RunningBlock]:
+        """Running sums for every block with parameters: least squares where it is linear in them."""
+        found: dict[int, RunningBlock] = {}
+        for l, params in enumerate(self.params):
+            if not params:
+                continue
+            block, v = seen.chain.blocks[l], seen.x if l == 0 else outputs[l - 1]
+            operator = block.linear_operator(params, v, outputs[l], seen.work(l))
+            if operator is None:
+                found[l] = RunningGradient(block, params)
+            else:
+                found[l] = RunningLeastSquares(block, params, operator.groups, operator.n_inputs)
+        return found
+
+    def _observe(self, seen: Engine, outputs: list[Tensor], samples: float, keep: float, heavy: bool) -> None:
+        """``F_l = dR/dV_l`` of the mean loss, handed down from block to block, into the running sums."""
+        gradient = seen.risk.gradient(outputs[-1]) / samples
+        share = self.shares.metric if heavy else None
+        for l in reversed(range(len(outputs))):
+            block, params = seen.chain.blocks[l], self.params[l]
+            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
+            if l in self.running:
+                self.running[l].observe(params, v, outputs[l], gradient, work, keep, share)
+            if l > 0:
+                gradient = block.pull_back(params, v, outputs[l], gradient, work)
+
+    def _decays(self) -> list[Params]:
+        """The gradient of a quadratic penalty, per sample."""
+        strength = self._strength
+        if strength == 0.0:
+            return [{} for _ in self.params]
+        blocks = zip(self.engine.chain, self.params, strict=True)
+        return [{name: p[name] * strength for name in block.penalised} for block, p in blocks]
+
+    @property
+    def _strength(self) -> float:
+        """lambda of a quadratic penalty, per sample."""
+        return float(self.engine.penalty.quadratic or 0.0) / (self.n_samples or 1)
+
+    def _measure(self, seen: Engine, outputs: list[Tensor], decays: list[Params], samples: float) -> None:
+        """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
+        change: Tensor | None = None
+        relative = torch.zeros_like(self.slope)
+        for l, block in enumerate(seen.chain):
+            params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
+            pushed = None if change is None else block.push_input(params, v, change, outputs[l])
+            if l in self.running:
+                change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
+                if l < len(outputs) - 1:
+                    moved, whole = seen.comm.total(squared_norm(change), squared_norm(outputs[l]))
+                    relative = relative + ratio(moved, whole).sqrt()
+                pushed = change if pushed is None else pushed + change
+            change = pushed
+        assert change is not None
+        curvature = seen.risk.curvature(outputs[-1], change).double()
+        counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
+        q = seen.comm.total(counted.sum())[0] / samples
+        p = torch.zeros_like(self.slope)
+        for l, running in self.running.items():
+            for name, move in running.moves.items():
+                decay = decays[l].get(name)
+                gradient = running.gradient[name] if decay is None else running.gradient[name] + decay
+                p = p - (gradient * move).sum(dtype=torch.float64)
+                if decay is not None:
+                    q = q + self._strength * squared_norm(move)
+        loss = seen.risk_value(outputs[-1]) / samples
+        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss))
+
+    def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
+        """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
+
+        A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
+        """
+        options = self.options
+        for mean, value in ((self.slope, p), (self.curvature, q), (self.mean_loss, loss)):
+            mean.lerp_(value, self.shares.lengths)
+        shaken = loss > 1.5 * self.mean_loss + 0.5
+        longer = (1.1 * self.leash).clamp_max(options.largest_change)
+        self.leash.copy_(torch.where(shaken, self.leash / 4, longer))
+        curvature = torch.maximum(q / p, self.curvature / self.slope).clamp_min(1e-20)
+        lengths = (
+            options.stretch / curvature,
+            (self.leash / q.clamp_min(1e-30)).sqrt(),
+            options.largest_relative_change / relative.clamp_min(1e-30),
+        )
+        return torch.stack(lengths).min()
+
+    def _move(self, heavy: bool) -> None:
+        """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""
+        penalty = self.engine.penalty
+        length = self.step_length * self.shares.fading
+        for l, running in self.running.items():
+            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
+            for name, p in self.params[l].items():
+                p.addcmul_(running.moves[name], length.to(p.dtype))
+                if name in penalised:
+                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length.to(p.dtype)))
+                if heavy:
+                    self.average[l][name].lerp_(p, self.shares.average.to(p.dtype))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs, by name."""
+        names = ("slope", "curvature", "mean_loss", "step_length", "leash")
+        found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
+        for kind, all_params in (("params", self.params), ("average", self.average)):
+            for l, block in enumerate(all_params):
+                found |= {f"{kind}.{l}.{name}": p for name, p in block.items()}
+        for l, running in self.running.items():
+            found |= {f"running.{l}.{name}": tensor for name, tensor in running.tensors().items()}
+        return found
+
+    def prepare(self, batch: Batch) -> None:
+        """Make the running sums, with the shapes that a batch tells, for a run that is resumed."""
+        seen = self._problem_of(batch)
+        self.running = self._running_blocks(seen, seen.chain.forward(self.params, seen.x))

@@ -1,0 +1,224 @@
+"""The base class of :class:`~dladmm.MLPClassifier` and :class:`~dladmm.MLPRegressor`: parameters, training, output."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from dladmm.api.train import train
+from dladmm.base.errors import InputError
+from dladmm.base.status import Status
+from dladmm.callbacks import Callback
+from dladmm.engine.options import Mode, given
+from dladmm.estimators.common import finite_output, progress, widths
+from dladmm.estimators.saving import Saved
+from dladmm.losses import Loss
+from dladmm.network.chain import mlp
+from dladmm.training.checks import check_device
+from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+
+Array = NDArray[Any]
+
+FLOAT64_ENTRIES = 4_000_000
+"""Entries of the largest layer up to which ``dtype="auto"`` uses float64, where it is not noticeably slower."""
+
+
+class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
+    """Parameters, training and network output of classifier and regressor."""
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] | int = (100,),
+        activation: Any = "relu",
+        *,
+        loss: Any = None,
+        mode: Mode = "accelerated",
+        rho: float | None = None,
+        nu: float | None = None,
+        regularizer: Any = "auto",
+        w_solver: str = "exact",
+        a_solver: str = "exact",
+        damping: float | None = None,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_memory: int | str | None = None,
+        callbacks: Sequence[Callback] = (),
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.loss = loss
+        self.mode = mode
+        self.rho = rho
+        self.nu = nu
+        self.regularizer = regularizer
+        self.w_solver = w_solver
+        self.a_solver = a_solver
+        self.damping = damping
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.device = device
+        self.dtype = dtype
+        self.max_memory = max_memory
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # Training --------------------------------------------------------------------------------------------------
+
+    def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        X, y, weight = self._weighted(X, y, sample_weight)
+        validation, stopping = None, []
+        if self.early_stopping:
+            X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
+        dtype = self._choose_dtype(len(X))
+        device = check_device(self.device)
+        keep = self.warm_start and hasattr(self, "module_")
+        if keep:
+            self._check_same_network()
+        model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
+        with warnings.catch_warnings():
+            if self.rho is not None:
+                warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
+            result = train(
+                model,
+                X,
+                y,
+                loss=loss,
+                regularizer=self.regularizer,
+                init="keep" if keep else "fresh",
+                random_state=seed,
+                device=device,
+                dtype=dtype,
+                sample_weight=weight,
+                validation=validation,
+                callbacks=[*progress(self), *self.callbacks, *stopping],
+                mode=self.mode,
+                w_solver=self.w_solver,
+                a_solver=self.a_solver,
+                max_iter=self.max_iter,
+                eps_rel=self.tol,
+                **given(rho=self.rho, nu=self.nu, damping=self.damping, max_memory=self.max_memory),
+            )
+        self._set_fitted(result, loss)
+        return self
+
+    def _check_same_network(self) -> None:
+        """Raise if ``hidden_layer_sizes`` has changed: ``warm_start`` continues with the fitted network."""
+        before, now = tuple(W.shape[1] for W in self.coefs_[:-1]), widths(self.hidden_layer_sizes)
+        if before != now:
+            raise InputError(
+                f"warm_start continues with hidden layers of {before}, but hidden_layer_sizes is now {now}; "
+                "set it back, or warm_start=False to start again."
+            )
+
+    def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
+        """X and y as dense arrays without rows of weight zero, and the weights (None if all are one)."""
+        if sparse.issparse(X):
+            X = X.toarray()
+        if sample_weight is None:
+            return X, y, None
+        weight = _check_sample_weight(sample_weight, X)
+        if (weight < 0).any():
+            raise InputError(
+                "sample_weight has negative entries; each says how often a row counts, 0 or more."
+            )
+        counts = weight > 0
+        X, y, weight = X[counts], y[counts], weight[counts]
+        return X, y, None if bool((weight == 1).all()) else weight
+
+    def _hold_out(self, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
+        """Split off ``validation_fraction`` of the rows: X, y, weight, (X, y) held out, and the callback."""
+        from dladmm.callbacks import EarlyStopping
+
+        stratify = y if isinstance(self, ClassifierMixin) else None
+        index = np.arange(len(X))
+        try:
+            kept, held = train_test_split(
+                index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
+            )
+        except ValueError as error:
+            raise InputError(
+                f"validation_fraction={self.validation_fraction!r} of {len(X)} rows cannot be held back: {error}"
+            ) from error
+        monitor = "val_accuracy" if isinstance(self, ClassifierMixin) else "val_loss"
+        stopping = [EarlyStopping(monitor=monitor, patience=self.n_iter_no_change)]
+        return X[kept], y[kept], None if weight is None else weight[kept], (X[held], y[held]), stopping
+
+    def _choose_dtype(self, n_rows: int) -> str:
+        if self.dtype != "auto":
+            return str(self.dtype)
+        small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= FLOAT64_ENTRIES
+        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
+
+    def _chain(self, n_in: int, n_outputs: int) -> Any:
+        return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)
+
+    def _set_fitted(self, result: Result, loss: Loss) -> None:
+        """Store the result and warn where training did not converge."""
+        self._remember(result, loss)
+        if result.status is Status.MAX_ITER:
+            warnings.warn(
+                f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g}) to converge.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif result.status is Status.INTERRUPTED:
+            warnings.warn(str(result.status), UserWarning, stacklevel=4)
+
+    def _remember(self, result: Result, loss: Loss) -> None:
+        """Set the fitted attributes; weights are those for unscaled X."""
+        self.module_: nn.Module = result.module
+        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
+        self.state_ = result.state
+        self.n_iter_ = result.history.n_iter
+        layers = [layer for layer in result.module.children() if isinstance(layer, nn.Linear)]
+        self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
+        self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]
+        self.n_layers_ = len(self.coefs_) + 1
+        self.n_outputs_ = self.coefs_[-1].shape[1]
+        self.loss_ = result.history.last("loss")
+        self._loss = loss
+
+    # Prediction ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _output(self, X: Any) -> Tensor:
+        """The network's output (n_samples, n_outputs) for X, checked, on the CPU."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=[np.float64, np.float32])
+        if sparse.issparse(X):
+            X = X.toarray()
+        parameter = next(self.module_.parameters())
+        x = torch.as_tensor(np.ascontiguousarray(X), dtype=parameter.dtype, device=parameter.device)
+        output: Tensor = self.module_(x).cpu()
+        return finite_output(output)
