@@ -14,7 +14,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 WORKERS ?= 2
-CHECKED := src tests examples benchmarks docs/conf.py docs/render.py .ci
+CHECKED := src tests examples benchmarks docs/conf.py docs/render.py docs/pages .ci
 
 .PHONY: demo test lint types format docs release-check clean help
 

@@ -20,6 +20,7 @@ IN_WHEEL = (
     "dladmm/report/assets/report.js",
     "dladmm/reproduce/paper.toml",
     "dladmm/reproduce/configs/mlp-accuracy.toml",
+    "dladmm/runs/chosen.toml",
 )
 IN_SDIST = (
     "README.md",

@@ -7,7 +7,7 @@
 - *accelerated*: `mode="accelerated"` with its own settings; on a GPU also *accelerated, compiled*
   (`compile=True`);
 - *adam*: full-batch Adam with the paper's learning rate and He's initial weights, a plain torch loop;
-- *convergent*: exact solves, the settings of `dladmm.experiments.convergent mnist-exact` (rho > 2H).
+- *convergent*: exact solves, the settings `exact` of `benchmarks/experiments/convergent-mnist.toml` (rho > 2H).
 
 The learners take one iteration each in turn (Adam two epochs, which cost less), so that other work on the
 machine meets all alike. The seconds of a learner are those of its own set-up (data already on the device) and
@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this che
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compact_json import dumps, rounded
+from experiments.catalogue import experiment
 from mlp import NEVER, synchronize, whole_numbers
 
 from dladmm import datasets
@@ -45,13 +46,13 @@ from dladmm.base import machine
 from dladmm.baselines.optimizers import LEARNING_RATES
 from dladmm.compute.recording import WARM_CALLS
 from dladmm.engine.options import make_options
-from dladmm.experiments.convergent import MNIST
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 from dladmm.network.scaling import Scaling
 from dladmm.training.trainer import Trainer
 
-CONVERGENT = {name: MNIST["mnist-exact"][name] for name in ("rho", "nu", "damping", "init_scale")}
+_EXACT = experiment("convergent-mnist").methods["exact"]
+CONVERGENT = {name: _EXACT[name] for name in ("rho", "nu", "damping", "init_scale")}
 SETTINGS: dict[str, dict[str, Any]] = {
     "accelerated": {"mode": "accelerated"},
     "accelerated, compiled": {"mode": "accelerated", "compile": True},

@@ -15,12 +15,12 @@ from dladmm import InputError, Status, baselines
 from dladmm.api import train as api
 from dladmm.base.errors import DataError
 from dladmm.cli.run_config import RunConfig
-from dladmm.compare import cells
 from dladmm.compare import comparison as compare
 from dladmm.compare.comparison import METHODS, Comparison, run_comparison
 from dladmm.compare.table import show, summary
 from dladmm.report import read_report
 from dladmm.report.data import Run
+from dladmm.runs import running
 
 
 @pytest.fixture
@@ -94,19 +94,18 @@ def test_what_is_done_is_not_done_again(own, tmp_path, monkeypatch):
     run_comparison(wanted(own), out, progress=False)
     before = contents(out)
     more = wanted(own, ("dladmm", "adam", "lbfgs"), 2)
-    trained = []
-    fit = compare._prepared(more)
+    trained, train = [], running.train
 
-    def noted(method, seed, callbacks):
-        trained.append((method, seed))
-        return fit(method, seed, callbacks)
+    def noted(cell, session, callbacks):
+        trained.append(cell.name)
+        return train(cell, session, callbacks)
 
-    monkeypatch.setattr(compare, "_prepared", lambda comparison: noted)
+    monkeypatch.setattr(running, "train", noted)
     runs = run_comparison(more, out, progress=False)
-    assert trained == [("dladmm", 1), ("adam", 1), ("lbfgs", 0), ("lbfgs", 1)]
+    assert trained == ["dladmm-1", "adam-1", "lbfgs-0", "lbfgs-1"]
     assert len(runs) == 6
     assert before.items() <= contents(out).items()
-    monkeypatch.setattr(compare, "_prepared", None)
+    monkeypatch.setattr(running, "train", None)
     assert len(run_comparison(more, out, progress=False)) == 6
 
 
@@ -120,32 +119,19 @@ def test_a_folder_with_other_settings_is_refused(own, tmp_path):
         run_comparison(wanted(own), tmp_path / "o", progress=False)
 
 
-def test_a_cell_from_before_a_setting_that_does_not_touch_it_is_the_same_cell(tmp_path):
-    wanted = {"activation": "relu", "max_iter": 3, "ramps": True}
-    metrics = tmp_path / "metrics.json"
-    metrics.write_text('{"settings": {"activation": "relu", "max_iter": 3}}')
-    assert cells.finished(tmp_path, wanted)
-    metrics.write_text('{"settings": {"activation": "relu", "max_iter": 3, "ramps": false}}')
-    with pytest.raises(InputError, match=r"other settings \(ramps\)"):
-        cells.finished(tmp_path, wanted)
-    metrics.write_text('{"settings": {"activation": "sign", "max_iter": 3}}')
-    with pytest.raises(InputError, match=r"other settings \(ramps\)"):
-        cells.finished(tmp_path, wanted | {"activation": "sign"})
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_cell_is_not_kept_and_the_next_run_goes_on(own, tmp_path, monkeypatch):
     out, comparison = tmp_path / "o", wanted(own, ("adam", "gd"))
-    fit = compare._prepared(comparison)
+    train = running.train
 
-    def interrupted(method, seed, callbacks):
-        result = fit(method, seed, callbacks)
-        if method == "gd":
+    def interrupted(cell, session, callbacks):
+        result = train(cell, session, callbacks)
+        if cell.trainer == "gd":
             object.__setattr__(result, "status", Status.INTERRUPTED)
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(compare, "_prepared", lambda comparison: interrupted)
+        patch.setattr(running, "train", interrupted)
         assert run_comparison(comparison, out, progress=False) is None
     assert [path.name for path in (out / "cells").iterdir()] == ["adam-0"]
     (out / "cells/.gd-0.partial").mkdir()  # as a process leaves it that dies while it writes

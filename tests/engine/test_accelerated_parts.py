@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +25,6 @@ from dladmm.engine.accelerated import (
 )
 from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.engine.sweep import Engine, _share
-from dladmm.experiments import accelerated as experiment
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import Chain
 from dladmm.network.input_dropout import InputDropout
@@ -767,52 +765,6 @@ def test_given_rho_and_nu_win():
     X, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 3
     train(mlp([3, 4, 3]), X, y, mode="accelerated", rho=7.0, nu=3.0, max_iter=1, callbacks=[See()])
     assert seen == {"rho": 7.0, "nu": 3.0}
-
-
-# The experiment ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", ["accelerated", "adam"])
-def test_one_run_of_the_experiment(method, capfd):
-    found = experiment.run("digits", datasets.load("digits"), method, 0, device="cpu", max_iter=5)
-    assert set(found) == {
-        "test_accuracy", "final", "first_at_95", "train_accuracy", "train_loss", "iterations", "status", "rises",
-        "seconds_per_iteration",
-    }  # fmt: skip
-    assert list(found["test_accuracy"]) == ["1", "2", "3", "4", "5"]
-    assert found["final"] == found["test_accuracy"]["5"]
-    assert found["iterations"] == 5
-    assert found["status"] == "MAX_ITER"
-    if method == "accelerated":
-        assert found["rises"] == 0
-        assert found["final"] > 0.5
-
-
-def test_the_experiment_adds_methods_to_its_file(monkeypatch, tmp_path, capsys):
-    calls = []
-
-    def run(name, data, method, seed, device="auto", **changes):
-        calls.append((name, method, seed, device, changes))
-        final = 0.9 + 0.02 * seed
-        return {"test_accuracy": {"1": 0.5, "2": final}, "final": final}
-
-    monkeypatch.setattr(experiment, "run", run)
-    out = tmp_path / "digits.json"
-    shared = ["digits", "--seeds", "2", "--device", "cpu", "--out", str(out)]
-    experiment.main([*shared, "--methods", "accelerated"])
-    experiment.main([*shared, "--methods", "adam,gd", "--no-penalty"])
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["data"] == "digits"
-    assert set(found["methods"]) == {"accelerated", "adam", "gd"}
-    assert found["methods"]["adam"]["mean"] == {"1": 0.5, "2": 0.91}
-    assert found["methods"]["adam"]["final_mean"] == 0.91
-    assert found["methods"]["adam"]["final_deviation"] == 0.01
-    assert len(found["methods"]["accelerated"]["runs"]) == 2
-    assert "--methods accelerated --device cpu" in found["methods"]["accelerated"]["command"]
-    assert "--no-penalty" not in found["methods"]["accelerated"]["command"]
-    assert [call[1:3] for call in calls[:2]] == [("accelerated", 0), ("accelerated", 1)]
-    shown = capsys.readouterr().out
-    assert json.loads(shown[shown.rindex('{\n "data"') :]) == found
 
 
 # Settled -----------------------------------------------------------------------------------------------------------

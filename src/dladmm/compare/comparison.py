@@ -12,7 +12,6 @@ split are the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,14 +19,15 @@ from typing import Any
 
 from dladmm import baselines
 from dladmm.base.errors import InputError
-from dladmm.base.status import Status
-from dladmm.callbacks import ProgressBar
 from dladmm.cli.run_config import RunConfig
-from dladmm.compare.cells import Problem, defaults, finished, plain, save
-from dladmm.experiments.gcn_convergent import SETTINGS
 from dladmm.report import read_report, write_figures
 from dladmm.report.data import Run
-from dladmm.training.trainer import Result
+from dladmm.runs.chosen import chosen_settings
+from dladmm.runs.plan import Cell, defaults, plain
+from dladmm.runs.problem import Problem
+from dladmm.runs.running import Session, run_cells
+from dladmm.runs.store import CELLS
+from dladmm.training.checks import check_device
 
 METHODS = ("dladmm", "accelerated", *baselines.METHODS)
 """dlADMM in convergent and in accelerated mode, and the baselines."""
@@ -62,8 +62,28 @@ class Comparison:
         """The data set, or the name of the user's own file without its place."""
         return self.config.dataset or Path(str(self.config.npz)).stem
 
-    def cells(self) -> Iterator[tuple[str, int]]:
-        return ((method, seed) for method in self.methods for seed in range(self.seeds))
+    def cells(self) -> list[Cell]:
+        """Every method with every seed."""
+        return [self.cell(method, seed) for method in self.methods for seed in range(self.seeds)]
+
+    def cell(self, method: str, seed: int) -> Cell:
+        """One run."""
+        c = self.config
+        return Cell(
+            name=f"{method}-{seed}",
+            network=c.network,
+            dataset=self.source,
+            trainer=method,
+            seed=seed,
+            hidden=c.widths,
+            max_iter=c.max_iter,
+            options=self.options(method),
+            settings=self.settings(method, seed),
+            activation=c.activation,
+            loss=c.loss,
+            dtype=c.dtype,
+            diagnostics_every=1,  # measuring is not timed, and says when an accuracy was reached
+        )
 
     def options(self, method: str) -> dict[str, Any]:
         """What the method is told besides the problem; for graphs dlADMM has the settings of ``docs/graphs.md``."""
@@ -71,7 +91,7 @@ class Comparison:
         if method == "accelerated":
             chosen = {"mode": "accelerated"}
         elif method == "dladmm" and self.config.network == "gcn":
-            known = SETTINGS.get(str(self.config.dataset).lower().replace("_", "-"), {})
+            known = chosen_settings(str(self.config.dataset))
             chosen = {key: value for key, value in known.items() if key not in ("hidden", "max_iter")}
         if self.config.regularizer is not None:
             chosen["regularizer"] = self.config.penalty()
@@ -98,41 +118,20 @@ class Comparison:
 
 def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) -> tuple[Run, ...] | None:
     """Run the cells that are not there yet, draw the figures; all runs in order, None where the user interrupts."""
-    cells = list(comparison.cells())
-    missing = [cell for cell in cells if not finished(_folder(out, *cell), comparison.settings(*cell))]
-    if missing:
-        fit = _prepared(comparison)
-        for place, (method, seed) in enumerate(missing, 1):
-            title = f"{method}, seed {seed} ({place} of {len(missing)})"
-            result = fit(method, seed, [ProgressBar(title)] if progress else [])
-            if result.status is Status.INTERRUPTED:
-                return None
-            save(result, _folder(out, method, seed), comparison.settings(method, seed))
-    read = read_report(out / "cells")
+    cells = comparison.cells()
+    session = Session(
+        out,
+        str(check_device(comparison.config.device)),
+        say=lambda line: None,
+        hint="choose another --out",
+        load=lambda cell: Problem.load(comparison.config),
+        bars=progress,
+        curves=True,
+    )
+    if not run_cells(cells, out, session):
+        return None
+    read = read_report(out / CELLS)
     if find_spec("matplotlib") is not None:
         write_figures(read, out / "figures", seconds=True)
     found = {run.name: run for run in read.runs}
-    return tuple(found[_folder(out, *cell).name] for cell in cells)
-
-
-def _prepared(comparison: Comparison) -> Callable[[str, int, list[Any]], Result]:
-    """The data are loaded once; what comes back trains one cell on them."""
-    c = comparison.config
-    common: dict[str, Any] = {
-        "loss": c.loss,
-        "device": c.device,
-        "dtype": c.dtype,
-        "max_iter": c.max_iter,
-        "diagnostics_every": 1,  # measuring is not timed, and says when an accuracy was reached
-    }
-    problem = Problem.load(c)
-
-    def fit(method: str, seed: int, callbacks: list[Any]) -> Result:
-        arguments = common | comparison.options(method) | {"random_state": seed, "callbacks": callbacks}
-        return problem.fit(method, c.widths, c.activation, **arguments)
-
-    return fit
-
-
-def _folder(out: Path, method: str, seed: int) -> Path:
-    return out / "cells" / f"{method}-{seed}"
+    return tuple(found[cell.name] for cell in cells)

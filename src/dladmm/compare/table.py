@@ -8,13 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 from dladmm.report.data import Run
+from dladmm.report.tables import print_table
+from dladmm.runs.accuracy import by_iteration, first_reaching
 
 TARGETS = (0.90, 0.95, 0.97)
 """Test accuracies whose first iteration and second are looked up."""
 
+CAPTION = (
+    "90 % ...: first iteration there, seconds of training until then; medians of the seeds that got there"
+)
+
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """One entry a method, in the order of the runs.
+    """One entry per method, in the order of the runs.
 
     ``test_accuracy`` and ``best_test_accuracy``
         mean and deviation over the seeds, of the last iterate and of each run's best.
@@ -59,9 +65,9 @@ def _mean(values: list[float | None]) -> dict[str, float | None]:
 
 def _reached(runs: list[Run], targets: Sequence[float | None]) -> dict[str, Any]:
     first = [
-        found
+        (k, by_iteration(run, "seconds")[k])
         for run, target in zip(runs, targets, strict=True)
-        if target is not None and (found := _first(run, target)) is not None
+        if target is not None and (k := first_reaching(run, target)) is not None
     ]
     return {
         "runs": len(first),
@@ -70,42 +76,24 @@ def _reached(runs: list[Run], targets: Sequence[float | None]) -> dict[str, Any]
     }
 
 
-def _first(run: Run, target: float) -> tuple[float, float] | None:
-    """Iteration and seconds at which a run's test accuracy was first this high."""
-    rows = zip(run.column("iteration"), run.column("seconds"), run.column("val_accuracy"), strict=True)
-    return next(
-        ((k, s) for k, s, v in rows if k is not None and s is not None and v is not None and v >= target),
-        None,
-    )
-
-
 def show(table: dict[str, Any], title: str) -> None:
     """The table on standard output, narrow enough for 80 columns."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    drawn = Table(
-        title=title,
-        caption="90 % ...: first iteration there, seconds of training until then; medians of the seeds that got there",
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    drawn.add_column("method", no_wrap=True)
     targets = [f"{100 * target:.0f} %" for target in TARGETS]
-    for heading in ("accuracy", "best", "s/iter", *targets, "to best"):
-        drawn.add_column(heading, justify="right", no_wrap=True)
+    rows = []
     for method, entry in table.items():
         failed = [status for status in ("DIVERGED", "NON_FINITE") if status in entry["status"]]
-        drawn.add_row(
-            "\n".join([method, *failed]),
-            _shown_mean(entry["test_accuracy"]),
-            _shown_mean(entry["best_test_accuracy"]),
-            "-" if entry["seconds_per_iteration"] is None else f"{entry['seconds_per_iteration']:.2g}",
-            *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),
+        seconds = entry["seconds_per_iteration"]
+        rows.append(
+            [
+                "\n".join([method, *failed]),
+                _shown_mean(entry["test_accuracy"]),
+                _shown_mean(entry["best_test_accuracy"]),
+                "-" if seconds is None else f"{seconds:.2g}",
+                *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),
+            ]
         )
-    Console().print(drawn)
+    headings = ["method", "accuracy", "best", "s/iter", *targets, "to best"]
+    print_table(title, headings, rows, caption=CAPTION)
 
 
 def _shown_mean(value: dict[str, float | None]) -> str:

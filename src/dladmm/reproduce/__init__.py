@@ -7,8 +7,9 @@
 The last form needs torch, numpy, scipy and scikit-learn alone. See ``docs/reproduce.md``.
 """
 
+from dladmm.reproduce.catalogue import ORDER, experiment
 from dladmm.reproduce.command import list_experiments, reproduce
-from dladmm.reproduce.experiment import ORDER, Experiment, experiment
-from dladmm.reproduce.running import Session
+from dladmm.runs.experiment import Experiment
+from dladmm.runs.running import Session
 
 __all__ = ["ORDER", "Experiment", "Session", "experiment", "list_experiments", "reproduce"]

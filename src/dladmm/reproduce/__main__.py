@@ -17,8 +17,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--scale", choices=["full", "quick"], default="full", help="the paper's sizes, or small ones"
     )
-    made.add_argument("--device", default="auto", help="auto, cpu or cuda")
     made.add_argument("--out", type=Path, help="folder for the results (runs/reproduce-SCALE)")
+    made.add_argument("--list", action="store_true", help="list the experiments and exit")
+    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    add_session_arguments(made)
+    return made
+
+
+def add_session_arguments(made: argparse.ArgumentParser) -> None:
+    """What the commands say of a session besides its folder: where, which cells, for how long."""
+    made.add_argument("--device", default="auto", help="auto, cpu or cuda")
     made.add_argument("--data-dir", help="folder of the data sets")
     made.add_argument("--only", help="only cells whose names match, as 'cora-*'")
     made.add_argument(
@@ -27,9 +35,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--minutes", type=float, help="begin no further cell after so many minutes")
     made.add_argument("--redo", action="store_true", help="run cells again whose settings have changed")
     made.add_argument("--collect", action="store_true", help="run nothing, sum up the cells that are in OUT")
-    made.add_argument("--list", action="store_true", help="list the experiments and exit")
-    made.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    return made
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from dladmm.report.data import Run
-from dladmm.reproduce.evidence import Evidence
 from dladmm.reproduce.fits import growth
+from dladmm.runs.accuracy import first_reaching
+from dladmm.runs.evidence import Evidence
 
 Answer = tuple[bool, str] | None
 Check = Callable[[Evidence, str, dict[str, Any]], Answer]
@@ -101,8 +102,8 @@ def _first_epoch(evidence: Evidence, dataset: str, method: str, accuracy: float)
     run = evidence.run(dataset, method)
     if run is None:
         return None
-    pairs = zip(run.column("iteration"), run.column("val_accuracy"), strict=True)
-    return next((k for k, v in pairs if k is not None and v is not None and v >= accuracy), float("inf"))
+    first = first_reaching(run, accuracy)
+    return float("inf") if first is None else first
 
 
 def _epoch(k: float) -> str:
@@ -193,9 +194,8 @@ def slim(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     found = _megabytes(evidence, dataset)
     if len(found) < 2 or min(found) <= 0:
         return None
-    return found[-1] / found[
-        0
-    ] < 1.2, f"{found[0]:.0f} and {found[-1]:.0f} MB, {found[-1] / found[0]:.1f} times"
+    times = found[-1] / found[0]
+    return times < 1.2, f"{found[0]:.0f} and {found[-1]:.0f} MB, {times:.1f} times"
 
 
 CHECKS: dict[str, Check] = {

@@ -1,7 +1,7 @@
 """``dladmm reproduce``: run what is missing, then say how it stands beside the paper.
 
-OUT/ID/cells/, OUT/ID/figures/, OUT/ID/outcome.json     each experiment
-OUT/summary.json, OUT/summary.md                        all experiments of OUT, whenever one is done
+OUT/ID/cells/, OUT/ID/figures/, OUT/ID/outcome.json, OUT/ID/record.json     each experiment
+OUT/summary.json, OUT/summary.md                                            all experiments of OUT, whenever one is done
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
-from dladmm.reproduce.evidence import gather
-from dladmm.reproduce.experiment import ORDER, Experiment, chosen, experiment
+from dladmm.reproduce.catalogue import ORDER, chosen, experiment
 from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown, show, show_list
-from dladmm.reproduce.plan import cells
-from dladmm.reproduce.running import Session, announce, run_cells
 from dladmm.reproduce.verdicts import TOLERANCES
+from dladmm.runs.experiment import Experiment
+from dladmm.runs.plan import cells
+from dladmm.runs.record import run_experiment
+from dladmm.runs.running import Session, announce
+from dladmm.runs.store import write_text
 from dladmm.training.checks import check_device
 
 OUTCOME = "outcome.json"
@@ -57,16 +58,15 @@ def reproduce(names: Sequence[str], scale: str, session: Session) -> tuple[dict[
 
 
 def reproduce_one(e: Experiment, session: Session) -> bool:
-    """One experiment: its cells, its figures, its outcome. False when cells were left undone."""
-    complete = session.collect or run_cells(e, session)
-    evidence = gather(session.out / e.id, cells(e, session.device_kind))
-    found = outcome(e, evidence, session.data_dir)
+    """One experiment: its cells, its figures, its outcome, its record. False when cells were left undone."""
     folder = session.out / e.id
+    complete, evidence = run_experiment(e, session)
+    found = outcome(e, evidence, session.data_dir)
     if evidence.runs and find_spec("matplotlib") is not None:
         from dladmm.reproduce.drawing import draw
 
         draw(e, evidence, folder / "figures")
-    _write(folder / OUTCOME, json.dumps({"scale": e.scale} | found.to_dict(), indent=1, allow_nan=False))
+    write_text(folder / OUTCOME, json.dumps({"scale": e.scale} | found.to_dict(), indent=1, allow_nan=False))
     return complete
 
 
@@ -88,8 +88,8 @@ def write_summary(out: Path, scale: str) -> dict[str, Any]:
         "tolerances": TOLERANCES,
         "experiments": outcomes,
     }
-    _write(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
-    _write(out / "summary.md", markdown(summary))
+    write_text(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+    write_text(out / "summary.md", markdown(summary))
     return summary
 
 
@@ -116,7 +116,7 @@ def run(
     wanted = chosen(names)
     folder = out or Path(f"runs/reproduce-{scale}")
     session = Session(
-        folder, str(check_device(device)), data_dir, only, _share(share), minutes, redo, collect
+        folder, str(check_device(device)), data_dir, only, parse_share(share), minutes, redo, collect
     )
     summary, complete = reproduce(wanted, scale, session)
     if json_:
@@ -127,18 +127,9 @@ def run(
     return 130 if session.interrupted else 0
 
 
-def _share(text: str) -> tuple[int, int]:
+def parse_share(text: str) -> tuple[int, int]:
     """``"2/8"`` is the second of eight shares."""
     mine, slash, of = text.partition("/")
     if slash and mine.isdecimal() and of.isdecimal() and 1 <= int(mine) <= int(of):
         return int(mine), int(of)
     raise InputError(f"--share must be I/N with 1 <= I <= N, as 2/8; got {text!r}.")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write((text.rstrip() + "\n").encode())
-    except OSError as error:
-        raise DataError(f"{path} could not be written: {error}") from error

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from dladmm.report.curves import PALETTE, slug
 from dladmm.report.figures import HEIGHT, STYLE, WIDTH, save_both, write_figures
-from dladmm.reproduce.evidence import Evidence, report_of
-from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.paper import figures
 from dladmm.reproduce.timing import measured, sizes
+from dladmm.runs.evidence import Evidence, report_of
+from dladmm.runs.experiment import Experiment
 
 ACCURACIES = ("Test accuracy", "Accuracy", "Training accuracy")
 CURVES = ("Augmented Lagrangian", "Objective F", "What the theory speaks of", "Primal residual", "Residuals")
@@ -49,7 +49,7 @@ def _axes(x_label: str, y_label: str) -> tuple[Any, Any]:
 
 def _times(e: Experiment, evidence: Evidence, dataset: str) -> Any:
     """Both axes logarithmic, so that an exponent is a slope: ours solid, the paper's dashed."""
-    drawn, axes = _axes(e.axis, "seconds an epoch")
+    drawn, axes = _axes(e.axis, "seconds per epoch")
     paper = figures().get(e.paper, {}).get(dataset)
     for place, (rho, row) in enumerate(zip(e.grid["rho"], measured(e, evidence, dataset), strict=True)):
         colour = PALETTE[place % len(PALETTE)][0]

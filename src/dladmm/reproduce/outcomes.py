@@ -12,11 +12,11 @@ from dladmm.report.curves import QUANTITIES
 from dladmm.report.data import METHOD_NAMES
 from dladmm.reproduce import verdicts
 from dladmm.reproduce.claims import CHECKS
-from dladmm.reproduce.evidence import Evidence
-from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.paper import figures, nodes
 from dladmm.reproduce.timing import time_findings, time_table
-from dladmm.reproduce.verdicts import Finding, Mean
+from dladmm.reproduce.verdicts import Finding
+from dladmm.runs.evidence import Evidence, Mean
+from dladmm.runs.experiment import Experiment
 
 Rows = list[list[str]]
 

@@ -1,4 +1,4 @@
-"""Seconds an epoch by size and rho: our table, the paper's, and how both grow."""
+"""Seconds per epoch by size and rho: our table, the paper's, and how both grow."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dladmm.reproduce import verdicts
-from dladmm.reproduce.evidence import Evidence, seconds_per_epoch
-from dladmm.reproduce.experiment import Experiment
 from dladmm.reproduce.fits import Fit, growth
 from dladmm.reproduce.verdicts import Finding
+from dladmm.runs.evidence import Evidence, seconds_per_epoch
+from dladmm.runs.experiment import Experiment
 
 Grid = list[list[float | None]]
 
 FASTER = (
-    "Another machine, and cached products: backtracking is in closed form or costs no product a try, where the "
+    "Another machine, and cached products: backtracking is in closed form or costs no product per try, where the "
     "authors' code forms the products anew for every try."
 )
 FLAT_IN_RHO = (
     "A try of the backtracking costs no product, or there is none: a rho that needs more costs hardly more."
 )
-FLAT_IN_SIZE = "A fixed cost a step (kernel launches on a GPU) hides the growth at these sizes."
+FLAT_IN_SIZE = "A fixed cost per step (kernel launches on a GPU) hides the growth at these sizes."
 STEEPER = "An epoch of the paper's has a large cost that does not depend on this; ours has not, so the growth shows."
 
 
@@ -31,7 +31,7 @@ def sizes(e: Experiment, dataset: str) -> list[float]:
 
 
 def measured(e: Experiment, evidence: Evidence, dataset: str) -> Grid:
-    """Seconds an epoch, a row a rho, a column a size; None where a cell is missing."""
+    """Seconds per epoch, one row per rho and one column per size; None where a cell is missing."""
     found = {}
     for cell in evidence.cells:
         if cell.dataset == dataset and cell.name in evidence.runs:
@@ -59,7 +59,7 @@ def time_table(e: Experiment, evidence: Evidence) -> tuple[list[str], list[list[
         table.append([dataset, e.axis, *(f"{size:g}" for size in sizes(e, dataset))])
         for rho, row in zip(e.grid["rho"], measured(e, evidence, dataset), strict=True):
             table.append(["", f"rho {rho:g}", *("-" if s is None else f"{s:.4f}" for s in row)])
-    return ["data set", "", *("seconds an epoch" if i == 0 else "" for i in range(n))], table
+    return ["data set", "", *("seconds per epoch" if i == 0 else "" for i in range(n))], table
 
 
 def time_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _seconds(
     if theirs is None:
         return
     shown = f"{theirs[0][0]:.4g} to {theirs[-1][-1]:.4g} s"
-    what = f"{dataset}: seconds an epoch, from the first to the last cell"
+    what = f"{dataset}: seconds per epoch, from the first to the last cell"
     if ours is None:
         yield Finding(what, shown, "-", verdicts.MISSING)
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dladmm.runs.evidence import Mean
+
 AGREES, BETTER, DIFFERS = "agrees", "better", "differs"
 MISSING = "not run"
 QUICK = "quick: not comparable"
@@ -35,18 +37,6 @@ class Finding:
         if comparable or self.verdict == MISSING:
             return self
         return replace(self, verdict=QUICK, why="")
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean with the deviation of what it is the mean of, and of how many."""
-
-    value: float
-    deviation: float
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.value:.4f} ± {self.deviation:.4f}" if self.count > 1 else f"{self.value:.4f}"
 
 
 def accuracy(paper: Mean, ours: Mean) -> str:

@@ -1,0 +1,1 @@
+"""The library's own experiments: TOML files in the format of the paper's, run by ``run.py``."""

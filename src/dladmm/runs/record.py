@@ -1,0 +1,114 @@
+"""A short JSON record per finished cell: what a results page says of it.
+
+    {"experiment": ID, "command": ..., "cells": [{"name": ..., "settings": {...}, "test_accuracy": {...}, ...}]}
+
+``dladmm reproduce`` writes it to OUT/ID/record.json; ``docs/results`` holds records that are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dladmm.report.data import Run
+from dladmm.runs.accuracy import SHOWN, by_iteration, first_reaching
+from dladmm.runs.evidence import Evidence, gather
+from dladmm.runs.experiment import Experiment
+from dladmm.runs.plan import Cell, cells
+from dladmm.runs.running import Session, run_cells
+from dladmm.runs.store import write_text
+
+RECORD = "record.json"
+FIRST_AT = 0.95
+"""The test accuracy whose first iteration is recorded."""
+
+FROM_CERTIFICATE = {
+    "covered": "covered",
+    "monotone": "monotone",
+    "certified": "certified",
+    "agrees": "agrees",
+    "largest_entry": "largest_norm",
+}
+
+
+def record(experiment: Experiment, evidence: Evidence) -> dict[str, Any]:
+    """The record of an experiment's finished cells.
+
+    Seconds are left out of the paper's accuracy experiments: their cells are run several at a time on one device.
+    """
+    timed = experiment.own or experiment.kind in ("time", "memory")
+    found = [
+        record_of(cell, evidence.runs[cell.name], evidence.metrics.get(cell.name, {}), timed=timed)
+        for cell in evidence.cells
+        if cell.name in evidence.runs
+    ]
+    return {"experiment": experiment.id, "command": experiment.command, "cells": found}
+
+
+def run_experiment(experiment: Experiment, session: Session) -> tuple[bool, Evidence]:
+    """Run the cells that are missing and write the record; whether all are done, and what is there."""
+    folder, wanted = session.out / experiment.id, cells(experiment, session.device_kind)
+    complete = session.collect or run_cells(wanted, folder, session, experiment.id)
+    evidence = gather(folder, wanted)
+    write_text(folder / RECORD, json.dumps(record(experiment, evidence), indent=1, allow_nan=False))
+    return complete, evidence
+
+
+def record_of(cell: Cell, run: Run, metrics: dict[str, Any], *, timed: bool = True) -> dict[str, Any]:
+    """What a results page says of one cell.
+
+    ``test_accuracy``, ``train_loss_at`` and ``lagrangian_at`` are by iteration, at those of
+    :data:`dladmm.runs.accuracy.SHOWN` and the last; ``final``, ``train_accuracy`` and ``train_loss`` are the last ones
+    measured; ``rises_at`` lists the iterations at which the Lagrangian rose beyond rounding.
+    """
+    certificate = run.certificate or {}
+    rises = certificate.get("descent_violations", [])
+    residual = (certificate.get("primal_residual") or {}).get("recomputed")
+    found: dict[str, Any] = {
+        "name": cell.name,
+        "settings": shown_settings(cell),
+        "device": str(run.machine.get("device", "unknown")),
+        "status": run.status,
+        "iterations": run.iterations,
+        "test_accuracy": _shown(run, "val_accuracy", 4),
+        "train_loss_at": _shown(run, "loss", 5),
+        "lagrangian_at": _shown(run, "lagrangian", None),
+        "final": _rounded(run.last("val_accuracy"), 4),
+        "first_at_95": first_reaching(run, FIRST_AT),
+        "train_accuracy": _rounded(run.last("train_accuracy"), 5),
+        "train_loss": _rounded(run.last("loss"), 5),
+        "final_rho": run.last("rho"),
+        "rises": len(rises),
+        "rises_at": rises,
+        "residual": residual,
+        **{ours: certificate.get(theirs) for ours, theirs in FROM_CERTIFICATE.items()},
+        "seconds_per_iteration": run.seconds_per_iteration if timed else None,
+        **{key: metrics.get(key) for key in ("samples", "refused", "memory_bytes")},
+    }
+    return {key: value for key, value in found.items() if value not in (None, {}) or key == "first_at_95"}
+
+
+def shown_settings(cell: Cell) -> dict[str, Any]:
+    """What makes a cell another than its neighbours, and what its method was given."""
+    names = ("method", "network", "dataset", "seed", "train_rows")
+    return {name: cell.settings[name] for name in names if name in cell.settings} | cell.given
+
+
+def merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """Both records' cells, those of the new one in the place of those of the same name."""
+    if old is None:
+        return new
+    cells = {cell["name"]: cell for cell in (*old["cells"], *new["cells"])}
+    return old | new | {"cells": list(cells.values())}
+
+
+def _shown(run: Run, column: str, digits: int | None) -> dict[str, float]:
+    values = by_iteration(run, column)
+    kept = {*SHOWN, max(values, default=0)}
+    return {
+        str(k): value if digits is None else round(value, digits) for k, value in values.items() if k in kept
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

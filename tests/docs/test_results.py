@@ -1,0 +1,79 @@
+"""``docs/results`` holds records of experiments that exist, with their settings; pages show commands that make them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from experiments.catalogue import NAMES, experiment
+from experiments.run import parser
+from pages.records import RESULTS, read
+from pages.results import render
+
+from dladmm.reproduce import ORDER
+from dladmm.runs.plan import cells
+from dladmm.runs.record import shown_settings
+
+ROOT = Path(__file__).parents[2]
+RECORDS = [path.stem for path in RESULTS.glob("*.json") if "cells" in read(path.stem)]
+RUN = "python benchmarks/experiments/run.py "
+GRAPHS = ("cora", "citeseer", "pubmed", "coauthor_cs", "coauthor_physics")
+
+
+def test_every_own_experiment_has_a_record():
+    assert set(NAMES) <= set(RECORDS) <= {*NAMES, *ORDER}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS))
+def test_recorded_cells_are_those_of_the_experiment(name):
+    planned = {cell.name: shown_settings(cell) for cell in cells(experiment(name), "cpu")}
+    recorded = {cell["name"]: cell["settings"] for cell in read(name)["cells"]}
+    assert recorded.keys() <= planned.keys()
+    assert recorded == {name: planned[name] for name in recorded}
+    if name in NAMES:
+        assert recorded.keys() == planned.keys()
+
+
+def shown_commands() -> list[str]:
+    """Commands of the pages that name an experiment: in blocks and in the README's table."""
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    found = re.findall(
+        r"(?:^    |`)((?:dladmm reproduce|python benchmarks/experiments/run.py) [^`\n]*)", text, re.M
+    )
+    return sorted(set(found))
+
+
+def test_commands_on_the_pages_make_cells():
+    shown = shown_commands()
+    assert len(shown) > 40
+    for line in shown:
+        words = shlex.split(line, comments=True)
+        names, options = words[2:3], words[3:]
+        if line.startswith(RUN):
+            given = parser().parse_args(words[2:])
+            names = [given.experiment] if given.experiment else []
+        if not names or names[0] in ("ID", "all", "--list") or names[0].startswith("-"):
+            continue
+        planned = [cell.name for cell in cells(experiment(names[0]), "cpu")]
+        if "--only" in options:
+            pattern = options[options.index("--only") + 1]
+            patterns = [pattern.replace("NAME", name) for name in (GRAPHS if "NAME" in pattern else [""])]
+            for one in patterns:
+                assert any(fnmatch(name, one) for name in planned), line
+
+
+def test_a_page_without_records_has_no_tables(tmp_path):
+    assert render(tmp_path).startswith("# Results\n")
+    assert "|" not in render(tmp_path)
+
+
+def test_every_table_stands_below_a_command():
+    for part in re.split(r"^##+ ", render(), flags=re.M)[1:]:
+        if "\n| " in part:
+            command = re.search(r"^    (dladmm|python) ", part, re.M)
+            assert command, part[:80]
+            assert command.start() < part.index("\n| "), part[:80]

@@ -1,0 +1,152 @@
+"""Verdicts are what they say: agrees, better, differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dladmm.base.errors import InputError
+from dladmm.reproduce import experiment, verdicts
+from dladmm.reproduce.fits import growth
+from dladmm.reproduce.outcomes import outcome
+from dladmm.reproduce.paper import figures
+from dladmm.reproduce.verdicts import Finding
+from dladmm.runs.evidence import Evidence, Mean
+from dladmm.runs.plan import cells
+from small_experiments import made
+
+
+def found(e, evidence):
+    return outcome(e, evidence).findings
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "verdict"),
+    [
+        (Mean(0.81, 0.01, 10), Mean(0.814, 0.003, 10), "agrees"),
+        (Mean(0.81, 0.001, 10), Mean(0.82, 0.001, 10), "better"),
+        (Mean(0.81, 0.001, 10), Mean(0.80, 0.001, 10), "differs"),
+        (Mean(0.61, 0.05, 10), Mean(0.63, 0.05, 10), "agrees"),  # two standard errors are 0.045
+        (Mean(0.61, 0.05, 10), Mean(0.68, 0.05, 10), "better"),
+    ],
+)
+def test_accuracies_are_judged_by_their_standard_error(paper, ours, verdict):
+    assert verdicts.accuracy(paper, ours) == verdict
+
+
+def test_costs_exponents_and_claims_are_judged():
+    assert [verdicts.cost(10, ours) for ours in (4, 6, 19, 21)] == ["better", "agrees", "agrees", "differs"]
+    assert [verdicts.exponent(1, ours) for ours in (0.7, 0.8, 1.2, 1.3)] == [
+        "better",
+        "agrees",
+        "agrees",
+        "differs",
+    ]
+    finding = Finding("what", "1", "2", "differs", "because")
+    assert finding.at(True) == finding
+    assert finding.at(False) == Finding("what", "1", "2", "quick: not comparable")
+    assert Finding("what", "1", "-", verdicts.MISSING).at(False).verdict == "not run"
+
+
+def test_exponents_are_found_again_in_made_up_timings():
+    x = [100, 200, 400, 800]
+    fit = growth(x, [[c * size**1.7 for size in x] for c in (0.1, 3.0)])
+    assert (fit.exponent, fit.top, fit.r2) == pytest.approx((1.7, 1.7, 1.0))
+    launched = growth(x, [[1e5 + size**2 for size in x]])
+    assert launched.exponent < launched.top < 2  # a fixed cost hides the growth at small sizes
+    assert growth(x, [[5.0] * 4]).exponent == pytest.approx(0)
+    for wrong in ([[1, 2, 0, 4]], [[1, 2, 3]]):
+        with pytest.raises(InputError, match="growth needs"):
+            growth(x, wrong)
+    with pytest.raises(InputError, match="two or more distinct"):
+        growth([3, 3], [[1, 2]])
+
+
+def test_the_papers_sentences_about_curves_are_checked():
+    e = experiment("mlp-convergence")
+    smooth = {"lagrangian": [9.0, 5.0, 4.0], "primal_residual": [3.0, 2.0, 2.5]}
+    first = found(e, made(e, lambda cell: dict(smooth)))
+    assert [f["verdict"] for f in first] == ["agrees", "agrees", "differs", "differs"]
+    assert first[2]["ours"] == "3 to 2.5, 1 rises in 3 epochs"
+    assert "No theorem promises" in first[2]["why"]
+    assert {f["verdict"] for f in found(replace(e, scale="quick"), made(e, lambda cell: dict(smooth)))} == {
+        verdicts.QUICK
+    }
+    assert {f["verdict"] for f in found(e, Evidence(tuple(cells(e, "cpu")), {}, {}))} == {"not run"}
+    e = experiment("gcn-divergence")
+
+    def curves(cell):
+        wild = cell.dataset == "cora"
+        return {
+            "lagrangian": [1.0, 2.0] if wild else [2.0, 1.0],
+            "primal_residual": [1.0, 2.0 if wild else 0.5],
+        }
+
+    assert [f["verdict"] for f in found(e, made(e, curves))] == ["agrees"] * 4
+
+
+def test_accuracies_stand_beside_the_papers_table():
+    e = experiment("gcn-accuracy")
+    paper = figures()["tab:gcn performance"]
+
+    def curves(cell):
+        row = paper.get(cell.settings["method"], paper["dladmm"])
+        low = -0.3 if cell.settings["method"] == "adadelta" else 0.0
+        return {"val_accuracy": [0.1, row[cell.dataset][0] + low]}
+
+    said = found(e, made(e, curves))
+    verdict = {f["what"]: f["verdict"] for f in said}
+    assert verdict["test accuracy, cora, Adam"] == "agrees"
+    assert verdict["test accuracy, pubmed, Adadelta"] == "differs"
+    ours = {f["what"]: f["ours"] for f in said}
+    assert ours["test accuracy, cora, Adam"] == "0.7814 ± 0.0000"
+    assert ours["test accuracy, cora, Adadelta"] == "0.4236 ± 0.0000, highest on the way 0.4236"
+    assert "hardly moves" in next(f["why"] for f in said if f["verdict"] == "differs")
+    assert [f["verdict"] for f in said if f["what"].endswith("best")] == ["agrees"] * 5
+    curve = [0.5, 0.81, *[0.9] * 17, 0.95]
+
+    def methods(cell):
+        late = cell.settings["method"] in ("gd", "adadelta", "adagrad")
+        values = {"admm": [0.8, 0.7], "adam": [0.99]}.get(cell.settings["method"], curve)
+        return {"val_accuracy": [0.1, 0.2, 0.3, *values] if late else list(values)}
+
+    e = experiment("mlp-accuracy")
+    assert [f["verdict"] for f in found(e, made(e, methods))] == ["agrees"] * 10
+
+
+def test_times_stand_beside_the_papers_table():
+    e = experiment("mlp-time-neurons")
+    paper = figures()[e.paper]
+
+    def evidence(factor):
+        parts = {}
+        for cell in cells(e, "cpu"):
+            row = paper[cell.dataset]["rho"].index(cell.options["rho"])
+            seconds = paper[cell.dataset]["seconds"][row][e.grid["neurons"].index(cell.hidden[0])]
+            one = made(
+                replace(e, datasets=(cell.dataset,)),
+                lambda _: {"lagrangian": [3.0, 2.0, 1.0]},
+                seconds / factor,
+            )
+            parts[cell.name] = one.runs[cell.name]
+        return Evidence(tuple(cells(e, "cpu")), parts, {})
+
+    same, faster = (found(e, evidence(factor)) for factor in (1.0, 100.0))
+    assert {f["verdict"] for f in same} == {"agrees"}
+    assert [f["verdict"] for f in faster if "seconds per epoch" in f["what"]] == ["better"] * 2
+    assert "100 times as fast" in faster[0]["ours"]
+    powers = [f for f in faster if "to the power" in f["what"]]
+    assert all(f["paper"] == f["ours"] for f in powers)
+    assert [f["what"].split()[-4] for f in powers] == ["neurons", "rho"] * 2
+
+
+def test_memory_stands_beside_the_papers_figure():
+    e = experiment("gcn-memory")
+    nodes = {name: figures()["tab:gcn dataset"][name]["nodes"] for name in e.datasets}
+    evidence = made(e, lambda cell: {"lagrangian": [1.0]})
+    sparse = {c.name: 1e4 * nodes[c.dataset] for c in evidence.cells}
+    verdict = [f["verdict"] for f in found(e, replace(evidence, memory=sparse))]
+    assert verdict == ["agrees", "better", "agrees", "agrees", *["agrees"] * 5]
+    wide = {c.name: 1e3 * nodes[c.dataset] * c.hidden[0] for c in evidence.cells}
+    assert [f["verdict"] for f in found(e, replace(evidence, memory=wide))][-5:] == ["differs"] * 5
