@@ -225,17 +225,16 @@ class Patches:
     """``A``, one row per patch of one sample, as the least-squares solver sees it."""
 
     gram_pays = False
-    n_inputs: int
 
     def __init__(self, block: Convolution, v: Tensor, term: Term, work: Work) -> None:
         self.block, self.v, self.term, self.work = block, v, term, work
-        self.weight, self.groups, self.channels_inputs = term.weight, block.groups, block.patch
+        self.weight, self.groups, self.n_inputs = term.weight, block.groups, block.patch
         positions = math.prod(term.target.shape[2:])
         self.samples = work.samples(len(v)) * positions
 
     def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         E = self.work.counted(self.term.residual())
-        shape = (-1, self.channels_inputs) if self.groups == 1 else (self.groups, -1, self.channels_inputs)
+        shape = (-1, self.n_inputs) if self.groups == 1 else (self.groups, -1, self.n_inputs)
         own = self.block.weight_product(E, self.v).reshape(shape), E.flatten(2).sum((0, 2)).double()
         if not with_column_sums:
             product, sums = self.work.total(*own)
@@ -248,7 +247,7 @@ class Patches:
             (gram,) = self.work.total(self.block.gram(self.v, self.work.counts))
             return gram[0] if self.groups == 1 else gram
 
-        return self.work.cached("gram", (self.v,), make)
+        return self.work.cached("gram", (self.v, self.work.counts), make)
 
     def column_sums(self) -> Tensor:
         return self.work.total(self._own_column_sums())[0]
