@@ -144,21 +144,22 @@ class ReferenceMLP:
                 return
             t *= self.growth
 
-    def iterate(self):
+    def paper_order(self):
+        """Algorithm 2, lines 4 to 22, as (variable, layer)."""
+        order = []
         for l in range(self.L, 0, -1):
-            if l < self.L:
-                self.update_a(l)
-                self.update_z(l)
-            else:
-                self.update_z_last()
-            self.update_b(l)
-            self.update_W(l)
+            order += [("a", l), ("z", l)] if l < self.L else [("z", l)]
+            order += [("b", l), ("W", l)]
         for l in range(1, self.L + 1):
-            self.update_W(l)
-            self.update_b(l)
-            if l < self.L:
-                self.update_z(l)
-                self.update_a(l)
-            else:
+            order += [("W", l), ("b", l)]
+            order += [("z", l), ("a", l)] if l < self.L else [("z", l)]
+        return order
+
+    def iterate(self, order=None):
+        """One iteration: the updates in the paper's order, or in the one that is given, then the dual step."""
+        for variable, l in self.paper_order() if order is None else order:
+            if variable == "z" and l == self.L:
                 self.update_z_last()
+            else:
+                getattr(self, f"update_{variable}")(l)
         self.u = self.u + self.rho * self.residual()

@@ -70,19 +70,19 @@ def test_generic_and_closed_form_find_the_same_minimum(seed):
     generic = Generic(layer)
     own = generic.initial_parameters(None, 1.0)
     v2, term2 = v.clone(), Term(term.weight, term.target, term.prediction.clone())
-    scope, scope2 = Work(options), Work(options)
+    work, work2 = Work(options), Work(options)
     with torch.no_grad():
-        affine.update_input(params, v, anchor, term, scope)
+        affine.update_input(params, v, anchor, term, work)
     for _ in range(300):
-        generic.update_input(own, v2, anchor, term2, scope2)
+        generic.update_input(own, v2, anchor, term2, work2)
     assert torch.allclose(v, v2, atol=1e-6)
     assert torch.allclose(term.prediction, term2.prediction, atol=1e-6)
     none = get_regularizer(None)
     for _ in range(60):
         with torch.no_grad():
-            affine.update_parameters(params, v, term, none, scope)
+            affine.update_parameters(params, v, term, none, work)
     for _ in range(1500):
-        generic.update_parameters(own, v, term2, none, scope2)
+        generic.update_parameters(own, v, term2, none, work2)
     assert torch.allclose(params["W"], own["weight"], atol=1e-4)
     assert torch.allclose(params["b"], own["bias"], atol=1e-4)
 
@@ -93,11 +93,11 @@ def test_generic_and_closed_form_find_the_same_minimum(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_an_input_update_falls_by_what_it_promises(block, seed):
     params, v, term, anchor = problem(seed, block)
-    scope = Work(SubproblemOptions())
+    work = Work(SubproblemOptions())
     for _ in range(5):
         before = input_value(block, params, v, anchor, term)
         with torch.no_grad():
-            (step,) = block.update_input(params, v, anchor, term, scope)
+            (step,) = block.update_input(params, v, anchor, term, work)
         fall = before - input_value(block, params, v, anchor, term)
         promised = 0.0 if step.rate is None else float(step.rate * step.squared)
         assert fall >= promised - 1e-10 * abs(before)
@@ -108,8 +108,8 @@ def test_the_cap_leaves_the_variable_where_it_was():
     block = Generic(nn.Tanh())
     params, v, term, anchor = problem(0, block)
     before = v.clone()
-    scope = Work(SubproblemOptions(max_backtracks=1, t0=1e-9))
-    (step,) = block.update_input(params, v, anchor, term, scope)
+    work = Work(SubproblemOptions(max_backtracks=1, t0=1e-9))
+    (step,) = block.update_input(params, v, anchor, term, work)
     assert torch.equal(v, before)
     assert float(step.squared) == 0.0
 

@@ -60,19 +60,20 @@ def test_every_update_falls_by_what_it_promises(layer, w_solver, forward):
     term = Term(0.8, s + draw(*s.shape), s)
     anchor = Anchor(0.5, v + draw(*v.shape))
 
+    work = Work(SubproblemOptions(w_solver=w_solver), order=(forward,))
+
     def value():
         link = term.weight / 2 * ((term.target - term.prediction) ** 2).sum()
         tied = anchor.weight / 2 * ((v - anchor.value) ** 2).sum()
         return float(
-            link + tied + block.own_energy(params, v, term.prediction, term.weight)
+            link + tied + block.own_energy(params, v, term.prediction, term.weight, work)
             + sum(penalty.value(params[name]) for name in block.penalised)
         )  # fmt: skip
 
-    scope = Work(SubproblemOptions(w_solver=w_solver), order=(forward,))
     for _ in range(3):
         for update in (
-            lambda: block.update_parameters(params, v, term, penalty, scope),
-            lambda: block.update_input(params, v, anchor, term, scope),
+            lambda: block.update_parameters(params, v, term, penalty, work),
+            lambda: block.update_input(params, v, anchor, term, work),
         ):
             before = value()
             with torch.no_grad():
@@ -104,7 +105,7 @@ def test_the_stationarity_is_the_gradient_of_the_lagrangian(layer, sequences):
     value = (
         engine.risk.value(state.outputs[1]) + (state.u * r).sum() + state.rho / 2 * (r**2).sum()
         + state.nu / 2 * ((state.outputs[0] - state.predictions[0]) ** 2).sum()
-        + block.own_energy(params[0], x, state.predictions[0], state.nu)
+        + block.own_energy(params[0], x, state.predictions[0], state.nu, engine.work(0))
     )  # fmt: skip
     expected = sum((g**2).sum() for g in torch.autograd.grad(value, leaves))
     for leaf in leaves:

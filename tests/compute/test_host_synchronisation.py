@@ -10,19 +10,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dladmm import datasets
 from dladmm.api.graph_problem import GraphSettings, graph_problem
-from dladmm.compute import passes
-from dladmm.compute.recording import settle
+from dladmm.compute import execution, passes
+from dladmm.compute.execution import Execution
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 from dladmm.regularizers import L1, L2
+from dladmm.solvers import factor
 from dladmm.solvers.factor import damped_cholesky
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.diagnostics import vital_signs
 
 WAITING = ("_local_scalar_dense", "lift_fresh", "nonzero", "equal", "is_nonzero")
 """A number asked for, a number brought, a size that depends on numbers: on a GPU each waits for the device."""
+
+RECORDED = Execution(compiled=True, recorded=True)
 
 
 class Waits(TorchDispatchMode):
@@ -71,15 +74,17 @@ def graph(rows="all", dtype=torch.float64, **options):
 def waits(engine, state):
     """What one sweep and its measurement wait for."""
     engine.sweep(state)  # what is computed once, on the host, is there from now on
-    with passes.compiling(), Waits() as waits:
-        vital_signs(engine, state, engine.sweep(state))
+    recorded = engine.seen_as(how=RECORDED)
+    with Waits() as waits:
+        vital_signs(recorded, state, recorded.sweep(state))
     return waits.found
 
 
 @pytest.fixture(autouse=True)
 def _taken_for_a_gpu(monkeypatch):
-    monkeypatch.setattr(passes, "on_gpu", lambda tensor: True)
-    monkeypatch.setattr(passes, "_compile", lambda function: function)
+    for module in (execution, passes, factor):
+        monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(execution, "_compile", lambda function: function)
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "hard_tanh"])
@@ -113,10 +118,10 @@ def test_nor_does_one_on_a_graph(options, rows):
 @pytest.mark.parametrize("options", GRAPH_OPTIONS)
 def test_a_search_without_asking_finds_what_the_loop_finds(options, rows):
     (engine, state), (blind_engine, blind_state) = (graph(rows, **options) for _ in range(2))
+    blind_engine.how = RECORDED
     for _ in range(8):
         found = engine.sweep(state)
-        with passes.compiling():
-            found_blindly = blind_engine.sweep(blind_state)
+        found_blindly = blind_engine.sweep(blind_state)
         for step, other in zip(found, found_blindly, strict=True):
             torch.testing.assert_close(step.squared, other.squared, rtol=1e-9, atol=1e-18)
     for W, other in zip(state.W, blind_state.W, strict=True):
@@ -129,10 +134,11 @@ def test_products_in_the_order_a_gpu_likes_are_the_same(solver, monkeypatch):
     engine, state = network(**options, dtype=torch.float64)
     other_engine, other = network(**options, dtype=torch.float64)
     for _ in range(4):
-        engine.sweep(state)
-    monkeypatch.setattr("dladmm.blocks.affine.on_gpu", lambda tensor: True)
+        other_engine.sweep(other)  # taken for a GPU, as everywhere here
+    for module in (execution, passes, factor):
+        monkeypatch.setattr(module, "on_gpu", lambda tensor: False)
     for _ in range(4):
-        other_engine.sweep(other)
+        engine.sweep(state)
     for W, same in zip(state.W, other.W, strict=True):
         torch.testing.assert_close(W, same, rtol=1e-10, atol=1e-12)
 
@@ -148,8 +154,8 @@ def test_a_blind_factor_is_the_other_factor_or_a_safe_one():
         torch.testing.assert_close(one, other)
     indefinite = gram - 2 * torch.eye(6, dtype=torch.float64)
     indefinite[0, 0] = -1.0
-    factor, delta = damped_cholesky(indefinite, 0.0, torch.float64, blind=True)
-    torch.testing.assert_close(factor @ factor.T, delta * torch.eye(6, dtype=torch.float64))
+    lower, delta = damped_cholesky(indefinite, 0.0, torch.float64, blind=True)
+    torch.testing.assert_close(lower @ lower.T, delta * torch.eye(6, dtype=torch.float64))
     assert float(delta) >= float(torch.linalg.eigvalsh(indefinite).max())
 
 
@@ -159,29 +165,15 @@ def test_the_test_can_fail():
     assert "_local_scalar_dense" in waits(engine, state)
 
 
-def test_what_a_recorded_call_leaves_lies_where_it_lay():
-    kept, key = torch.zeros(3), (0.5, torch.zeros(2))
-    old = {"gram": kept, "factor": key, "gone": torch.zeros(1), "number": 1.0}
-    memory = {"gram": torch.ones(3), "factor": (0.25, torch.ones(2)), "number": 2.0, "new": torch.ones(1)}
-    settle(memory, old)
-    assert memory["gram"] is kept
-    assert memory["factor"][0] == 0.25
-    assert memory["factor"][1] is key[1]
-    assert bool((kept == 1).all())
-    assert bool((key[1] == 1).all())
-    assert set(memory) == {"gram", "factor", "number", "new"}
-    assert memory["number"] == 2.0
-
-
 def test_an_accelerated_iteration_waits_once():
     """For the objective that its safeguard compares; what it is measured by is under way by then."""
     engine, state = network(damping=1.0, last_damping=0.5)
     method = Accelerated(engine, state, dropout=0.2)
-    with passes.compiling(recorded=False):
-        for _ in range(2):
-            method.iterate(state, partial(vital_signs, engine))
-        refused = method.refused
-        with Waits() as found:
-            method.iterate(state, partial(vital_signs, engine))
+    engine.how = Execution(compiled=True)
+    for _ in range(2):
+        method.iterate(state, partial(vital_signs, engine))
+    refused = method.refused
+    with Waits() as found:
+        method.iterate(state, partial(vital_signs, engine))
     assert method.refused == refused
     assert found.found == ["_local_scalar_dense"]

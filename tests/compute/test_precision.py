@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from dladmm import InputError, datasets, mlp, train
-from dladmm.compute.precision import direction, plus_direction, product_precision
+from dladmm.compute.execution import EAGER, Execution
+from dladmm.compute.precision import product_precision
 from running_benchmarks import run_benchmark
+
+ROUNDED = Execution(rounded_directions=True)
 
 
 def factors(dtype=torch.float32):
@@ -18,10 +21,9 @@ def factors(dtype=torch.float32):
 def test_directions_round_their_factors_to_bfloat16_and_nothing_else():
     left, right, start = factors()
     rounded = left.bfloat16().double() @ right.bfloat16().double()
-    with product_precision("bfloat16"):
-        torch.testing.assert_close(direction(left, right).double(), rounded, rtol=1e-5, atol=1e-5)
-        found = plus_direction(start.clone(), left, right, 0.5)
-        torch.testing.assert_close(found.double(), start.double() + 0.5 * rounded, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ROUNDED.direction(left, right).double(), rounded, rtol=1e-5, atol=1e-5)
+    found = ROUNDED.add_direction(start.clone(), left, right, 0.5)
+    torch.testing.assert_close(found.double(), start.double() + 0.5 * rounded, rtol=1e-5, atol=1e-5)
     assert float((rounded - left.double() @ right.double()).abs().max()) > 1e-3
 
 
@@ -29,18 +31,21 @@ def test_directions_round_their_factors_to_bfloat16_and_nothing_else():
 def test_otherwise_a_direction_is_the_product(precision):
     left, right, start = factors()
     with product_precision(precision):
-        assert torch.equal(direction(left, right), left @ right)
+        assert torch.equal(EAGER.direction(left, right), left @ right)
         assert torch.equal(
-            plus_direction(start.clone(), left, right, 2.0), start.addmm(left, right, alpha=2.0)
+            EAGER.add_direction(start.clone(), left, right, 2.0), start.addmm(left, right, alpha=2.0)
         )
 
 
 def test_float64_is_never_rounded_and_the_precision_ends_with_its_block():
-    left, right, _ = factors(torch.float64)
+    left, right, start = factors(torch.float64)
+    assert torch.equal(ROUNDED.direction(left, right), left @ right)
+    found = ROUNDED.add_direction(start.clone(), left, right, 0.5)
+    torch.testing.assert_close(found, start + 0.5 * left @ right, rtol=1e-14, atol=1e-14)
+    before = torch.backends.cuda.matmul.allow_tf32
     with product_precision("bfloat16"):
-        assert torch.equal(direction(left, right), left @ right)
-    left, right, _ = factors()
-    assert torch.equal(direction(left, right), left @ right)
+        assert torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32 == before
 
 
 @pytest.mark.parametrize("solver", ["quadratic", "exact"])

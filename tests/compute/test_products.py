@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dladmm.blocks import Affine, Block, Term, Work
+from dladmm.blocks import Affine, Term, Work
+from dladmm.compute.execution import Execution
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
@@ -22,16 +24,16 @@ N = 50
 class ProductCounter(TorchDispatchMode):
     """Counts matrix products that touch the N samples, by their (sorted) sizes."""
 
-    def __init__(self):
+    def __init__(self, n=N):
         super().__init__()
-        self.products = Counter()
+        self.n, self.products = n, Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         if name in ("mm", "addmm", "addmm_", "bmm", "baddbmm", "matmul", "mv", "einsum"):
             left, right = [a for a in args if isinstance(a, torch.Tensor)][-2:]
             sizes = (*left.shape, right.shape[-1] if right.ndim > 1 else 1)
-            if N in sizes:
+            if self.n in sizes:
                 self.products[tuple(sorted(sizes))] += 1
         return func(*args, **(kwargs or {}))
 
@@ -94,12 +96,20 @@ def test_two_steps_on_the_gram_matrix_are_the_two_steps(solver, rows, strength, 
     counts = torch.randint(1, 4, (n, 1), generator=generator).double() if rows else None
     params = block.initial_parameters(generator, 1.0)
     found = []
-    for turn in (Affine.turn, Block.turn):
+    assert block.steps_on_gram(n)
+    joined, one_by_one = [(False, True)], [(False,), (True,)]
+    for orders, shortcuts in ((joined, True), (one_by_one, True), (joined, False), (one_by_one, False)):
         mine = {name: p.clone() for name, p in params.items()}
-        term = Term(1.7, target, block.forward(mine, v), counts)
-        steps = turn(block, mine, v, term, L2(strength), Work(options))
+        term, steps = Term(1.7, target, block.forward(mine, v)), []
+        work = Work(options, counts=counts, how=Execution(shortcuts=shortcuts))
+        with ProductCounter(n) as counter:
+            for order in orders:
+                steps += block.update_parameters(mine, v, term, L2(strength), replace(work, order=order))
+        on_gram = orders is joined and shortcuts
+        assert counter.products[(4, 5, n)] == (2 if on_gram else 4)
         torch.testing.assert_close(term.prediction, block.forward(mine, v))
         found.append([*mine.values(), *(value for s in steps for value in (s.squared, s.rate))])
         assert [s.variable for s in steps] == ["b", "W", "W", "b"]
-    for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    for others in found[1:]:
+        for mine, theirs in zip(found[0], others, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from torch import nn
 
 from dladmm import Callback, InputError, Status, datasets, mlp, train, train_graph
 from dladmm.api.graph_problem import GraphSettings, graph_problem
-from dladmm.blocks import Affine, Elementwise, GraphConv, Term
+from dladmm.blocks import Affine, Elementwise, GraphConv, Term, Work
 from dladmm.compute.sparse import csr_tensor
 from dladmm.engine.accelerated import (
     FADE_GROWTH,
@@ -24,7 +24,7 @@ from dladmm.engine.accelerated import (
     Accelerated,
 )
 from dladmm.engine.options import ACCELERATED, make_options
-from dladmm.engine.sweep import Engine, _share
+from dladmm.engine.sweep import Engine, gradient_share
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import Chain
 from dladmm.network.input_dropout import InputDropout
@@ -256,17 +256,32 @@ def test_large_rho_and_nu_alone_follow_the_penalty():
 # Shares ------------------------------------------------------------------------------------------------------------
 
 
+def share_of(term, gradient, counts=None):
+    return float(gradient_share(term, gradient, Work(SubproblemOptions(), counts=counts)))
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_shares_are_shares(seed):
+def test_shares_are_shares(monkeypatch, seed):
     engine, state = random_problem(
         seed, depth=3, activation="tanh", regularizer={"name": "l2", "strength": 0.3}, nu=0.1 * 4**seed
     )
     forces = engine.output_gradients(state)
     last = Term(state.rho, state.outputs[-1] + state.u / state.rho, state.predictions[-1])
-    assert float(_share(last, forces[-1])) == pytest.approx(1.0, abs=1e-12)
+    assert share_of(last, forces[-1]) == pytest.approx(1.0, abs=1e-12)
+    counted = {}
+    update = Affine.update_parameters
+
+    def noted(block, params, v, term, penalty, work):
+        counted.setdefault(work.owner, []).append(float(penalty.quadratic) / 0.3)
+        return update(block, params, v, term, penalty, work)
+
+    monkeypatch.setattr(Affine, "update_parameters", noted)
     engine.sweep(state, forces)
-    counted = zip(engine._penalties, engine.chain, strict=True)
-    shares = [float(penalty.quadratic) / 0.3 for penalty, block in counted if block.penalised]
+    assert all(
+        len(set(each)) == 1 for each in counted.values()
+    )  # forward updates have the backward one's share
+    shares = [counted[l][0] for l in sorted(counted)]
+    assert len(shares) == sum(bool(block.penalised) for block in engine.chain)
     assert shares[-1] == pytest.approx(1.0, abs=1e-12)
     assert all(0.0 <= share <= 1.0 + 1e-12 for share in shares)
     assert min(shares[:-1]) < 0.999  # they were measured
@@ -276,15 +291,15 @@ def test_a_share_is_the_part_of_the_force_that_arrives():
     force = torch.randn(7, 3, generator=generator(0), dtype=F64)
     at = torch.randn(7, 3, generator=generator(1), dtype=F64)
     for part, expected in ((0.0, 0.0), (0.25, 0.25), (1.0, 1.0), (1.5, 1.0), (-0.5, 0.0)):
-        share = float(_share(Term(4.0, at - part * force / 4, at), force))
+        share = share_of(Term(4.0, at - part * force / 4, at), force)
         assert share == pytest.approx(expected, abs=1e-12)
-    assert float(_share(Term(4.0, at, at), torch.zeros_like(force))) == 1.0
-    assert float(_share(Term(4.0, at + torch.nan, at), force)) == 1.0  # the safeguard refuses it
+    assert share_of(Term(4.0, at, at), torch.zeros_like(force)) == 1.0
+    assert share_of(Term(4.0, at + torch.nan, at), force) == 1.0  # the safeguard refuses it
     rows = torch.arange(1.0, 8.0, dtype=F64)[:, None]
     part = torch.linspace(0.1, 0.7, 7, dtype=F64)[:, None]
-    several = float(_share(Term(4.0, at - part * force / 4, at, rows), force))
+    several = share_of(Term(4.0, at - part * force / 4, at), force, rows)
     again = [v.repeat_interleave(rows[:, 0].long(), 0) for v in (at - part * force / 4, at, force)]
-    assert several == pytest.approx(float(_share(Term(4.0, again[0], again[1]), again[2])), rel=1e-12)
+    assert several == pytest.approx(share_of(Term(4.0, again[0], again[1]), again[2]), rel=1e-12)
 
 
 @pytest.mark.parametrize("penalty", [L1(0.3), L2(0.7), ElasticNet(0.2, 0.5)])

@@ -260,7 +260,7 @@ class Patches:
             (gram,) = self.work.total(self.block.gram(self.v, self.work.counts))
             return gram[0] if self.groups == 1 else gram
 
-        return self.work.cached("gram", (self.v,), make)
+        return self.work.cached("gram", (self.v, self.work.counts), make)
 
     def column_sums(self) -> Tensor:
         return self.work.total(self._own_column_sums())[0]

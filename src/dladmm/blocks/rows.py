@@ -45,6 +45,7 @@ class Rows:
         self.A, self.term, self.work = A, term, work
         self.weight, self.n_inputs = term.weight, n_inputs
         self.samples = work.samples(len(term.target))
+        self._sources = (A, work.counts)
         self.gram_pays = gram_pays(work.n_rows(len(term.target)), n_inputs)
 
     def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -65,17 +66,19 @@ class Rows:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
             return (full_precision_gram(A, work.counts),)
 
-        return self.work.cached("gram", (self.A,), lambda: self.work.sum(of_rows, self.A)[0])
+        return self.work.cached("gram", self._sources, lambda: self.work.sum(of_rows, self.A)[0])
 
     def column_sums(self) -> Tensor:
         make = lambda: self.work.total(self._own_column_sums().clone())[0]  # noqa: E731
-        return self.work.cached("column sums", (self.A,), make)
+        return self.work.cached("column sums", self._sources, make)
 
     def _own_column_sums(self) -> Tensor:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
             return (column_sums(A, work.counts),)
 
-        return self.work.cached("own column sums", (self.A,), lambda: self.work.own_sum(of_rows, self.A)[0])
+        return self.work.cached(
+            "own column sums", self._sources, lambda: self.work.own_sum(of_rows, self.A)[0]
+        )
 
     def products(self, heading: Tensor) -> ChunkProducts:
         return ChunkProducts(self.A, heading, self.term, self.work)

@@ -151,7 +151,10 @@ class Work:
 
     def repeated(self, times: int) -> Work:
         """The same where every sample has ``times`` rows."""
-        counts = None if self.counts is None else self.counts.repeat_interleave(times, 0)
+        counts = self.counts
+        if counts is not None:
+            once = counts
+            counts = self.cached("repeated counts", (once,), lambda: once.repeat_interleave(times, 0), times)
         shards = None if self.shards is None else self.shards.repeated(times)
         return replace(self, counts=counts, shards=shards, chunk_rows=None, plan=NO_PLAN)
 

@@ -42,8 +42,12 @@ class Entry:
     numbers: Hashable
 
     def valid_for(self, versions: tuple[Hashable, ...], numbers: Hashable) -> bool:
-        intact = self.own_versions == tuple(version(tensor) for tensor in tensors_of(self.value))
-        return intact and self.versions == versions and self.numbers == numbers
+        return self.intact and self.versions == versions and self.numbers == numbers
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was written into the stored value."""
+        return self.own_versions == tuple(version(tensor) for tensor in tensors_of(self.value))
 
     @property
     def places(self) -> tuple[Hashable, ...]:
@@ -119,11 +123,18 @@ class Workspace:
         return {key: list(entries) for key, entries in self._entries.items()}
 
     def settle(self, before: dict[Hashable, list[Entry]]) -> None:
-        """Copy what replaced a tensor of ``before`` to where that lay: there the next replay will look for it."""
+        """Copy what replaced the newest value of ``before`` to where that lay: there the next replay will look for it.
+
+        An entry whose buffer was taken for something else stays stale.
+        """
         for key, entries in self._entries.items():
-            for entry, old in zip(entries, before.get(key, ()), strict=False):
-                entry.value = settled(entry.value, old.value)
-                entry.own_versions = tuple(version(tensor) for tensor in tensors_of(entry.value))
+            newest, old = entries[0], before.get(key)
+            if not old or newest is old[0]:
+                continue
+            if newest.intact:
+                newest.value = settled(newest.value, old[0].value)
+                newest.own_versions = tuple(version(tensor) for tensor in tensors_of(newest.value))
+            self._entries[key] = [newest, *(entry for entry in entries[1:] if entry is not old[0])]
 
     def _stored(self) -> Iterator[Tensor]:
         for entries in self._entries.values():

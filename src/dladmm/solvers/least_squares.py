@@ -46,20 +46,26 @@ def _on_products(
     d, sums, ones = A.gradient("b" in order)
     steps: list[Step] = []
     move: Move | None = None
-    shift: Tensor | None = None
-    for name in order:
+    shifts: list[Tensor] = []
+    for i, name in enumerate(order):
+        once_more = "b" in order[i + 1 :]
         if name == "W":
             move = step_W(params, d, A, penalty, work)
             steps.append(move.step)
+            if once_more:
+                assert ones is not None
+                sums = sums + move.multiple * _times_ones(move.heading, ones)
             continue
         assert ones is not None
-        if move is not None:
-            sums = sums + move.multiple * _times_ones(move.heading, ones)
         shift, step = mean_b(params, sums, A, work)
         steps.append(step)
+        shifts.append(shift)
+        if once_more:
+            sums = sums + A.samples * shift.double()
         if move is None:
             _add_outer(d, shift, ones)
-    A.advance(None if move is None else move.products, None if move is None else move.multiple, shift)
+    total = _added(shifts)
+    A.advance(None if move is None else move.products, None if move is None else move.multiple, total)
     return steps
 
 
@@ -93,8 +99,7 @@ def _on_gram(
             if ones is not None:
                 sums = sums + _times_ones(move, ones)
         steps.append(step)
-    total = torch.stack(shifts).sum(0) if shifts else None
-    A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), total)
+    A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
     return steps
 
 
@@ -119,6 +124,11 @@ def _mean(
     shift = -(sums / samples).to(b.dtype)
     b += shift
     return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
+
+
+def _added(shifts: Sequence[Tensor]) -> Tensor | None:
+    """The shift of all updates of b together; None if there was none."""
+    return sum(shifts[1:], shifts[0]) if shifts else None
 
 
 class Metric(Protocol):
