@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Flag, auto
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from dladmm.compute.norms import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.local_step import change_along
 from dladmm.solvers.operator import Operator
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.solvers.terms import Anchor, Params, Step, Term
@@ -157,18 +157,18 @@ class Block(ABC):
     def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         """``J_B moves``: how g(B, v), which is ``prediction``, changes along moves of the parameters."""
 
-        def of_parameters(values: Params) -> Tensor:
-            return self.forward(values, v)
+        def of_parameters(*values: Tensor) -> Tensor:
+            return self.differentiable_forward(dict(zip(params, values, strict=True)), v)
 
-        return cast(Tensor, torch.func.jvp(of_parameters, (params,), (moves,))[1])
+        return change_along(of_parameters, list(params.values()), [moves[name] for name in params])
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         """``J_v move``: how g(B, v) changes along a move of the input."""
 
         def of_input(value: Tensor) -> Tensor:
-            return self.forward(params, value)
+            return self.differentiable_forward(params, value)
 
-        return cast(Tensor, torch.func.jvp(of_input, (v,), (move,))[1])
+        return change_along(of_input, [v], [move])
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
         """A, where g is ``A W^T + b`` (or a function of it) in its parameters W and b; None for other blocks."""

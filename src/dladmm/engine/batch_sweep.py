@@ -133,7 +133,8 @@ class BatchSweep:
             if l in self.running:
                 change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
                 if l < len(outputs) - 1:
-                    moved, whole = seen.comm.total(squared_norm(change), squared_norm(outputs[l]))
+                    own = (squared_norm(t, seen.counts) for t in (change, outputs[l]))
+                    moved, whole = seen.comm.total(*own)
                     relative = relative + ratio(moved, whole).sqrt()
                 pushed = change if pushed is None else pushed + change
             change = pushed

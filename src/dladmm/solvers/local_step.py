@@ -43,6 +43,27 @@ def local_gradients(
     return prediction.detach(), filled
 
 
+def change_along(
+    function: Callable[..., Tensor], values: Sequence[Tensor], moves: Sequence[Tensor]
+) -> Tensor:
+    """``J moves``: how a function changes along moves of its arguments.
+
+    By two backward passes: ``J^T u`` is linear in u, and its derivative in u along the moves is J's product with them.
+    """
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in values]
+        output = function(*leaves)
+        u = torch.zeros_like(output, requires_grad=True)
+        pulled = torch.autograd.grad(output, leaves, u, create_graph=True, allow_unused=True)
+        pairs = [
+            (g, move) for g, move in zip(pulled, moves, strict=True) if g is not None and g.requires_grad
+        ]
+        if not pairs:
+            return torch.zeros_like(output)
+        (change,) = torch.autograd.grad([g for g, _ in pairs], u, [move for _, move in pairs])
+    return change.detach()
+
+
 def proximal_point(params: Params, penalty: Regularizer, penalised: Sequence[str]) -> Point:
     """``x+`` of a gradient step at a curvature, with the prox of the penalty on the parameters it applies to."""
     start = dict(params)

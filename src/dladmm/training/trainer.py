@@ -67,6 +67,8 @@ class Result:
         certified = "certified" if self.certificate.certified else "not certified"
         if self.certificate.accelerated:
             certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
+        if self.certificate.streaming:
+            certified = "streaming, nothing claimed"
         if self.certificate.baseline is not None:
             certified = f"baseline {self.certificate.baseline}"
         return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
@@ -116,10 +118,17 @@ class Trainer:
         self.method = self._own_method() if method is None else self._other_method(method)
         self.history = History()
         self.guarantee = guarantee(
-            rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
+            rho,
+            risk.H,
+            chain.follows_forward,
+            options.mode == "accelerated",
+            self.baseline,
+            options.mode == "streaming",
         )
         self._exempt = [1] if options.start == "paper" else []
         self._every = options.diagnostics_every or diagnostics_interval(self.state, self.engine.n_rows)
+        if options.mode == "streaming":  # a pass costs far more than measuring the monitor sample
+            self._every = 1
         self._start = float(self.engine.energy(self.state).lagrangian)
         if not math.isfinite(self._start):
             raise InputError(
@@ -275,11 +284,13 @@ class Trainer:
 
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
-        if self.history.n_iter and self.history["stationarity"][-1] is None and not self._restored:
+        if self.history.n_iter and self.history["loss"][-1] is None and not self._restored:
             self.history.amend(**self._measured_with_products())
 
     def _measured_with_products(self) -> dict[str, Value]:
         row = evaluate(self.engine, self.state, self.validation)
+        if self.options.mode == "streaming":  # not a stationary point of the monitor sample's own problem
+            return row
         row["stationarity"] = math.sqrt(float(self._measuring.stationarity(self.state)))
         return row
 
@@ -293,6 +304,8 @@ class Trainer:
     def _converged(self) -> bool:
         if self.options.mode == "accelerated" and self._settled():
             return True
+        if self.options.mode == "streaming":
+            return False
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
         return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
 
@@ -312,7 +325,14 @@ class Trainer:
     def _certify(self) -> Certificate:
         accelerated = self.options.mode == "accelerated"
         certificate = certify(
-            self._measuring, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+            self._measuring,
+            self.state,
+            self.history,
+            self._start,
+            self._exempt,
+            accelerated,
+            self.baseline,
+            self.options.mode == "streaming",
         )
         if not self._restored:
             return certificate
