@@ -26,6 +26,10 @@ class ReferenceStreaming:
         n, L, K = len(x), len(self.W), self.W[-1].shape[0]
         heavy = self.k <= 8 or self.k % (4 if self.k <= 128 else 8) == 0
         self.h += heavy
+        if heavy and self.k >= self.next_inverse:
+            self.next_inverse = 2 * self.k
+            if self.k > 1:
+                self.factor()
         A, Z = [x], []
         for l in range(L):
             Z.append(np.array([self.W[l] @ a + self.b[l] for a in A[l]]))
@@ -55,13 +59,8 @@ class ReferenceStreaming:
                 )
             if l:
                 F = np.array([(self.W[l].T @ F[i]) * (Z[l - 1][i] > 0) for i in range(n)])
-        if heavy and self.k >= self.next_inverse:
-            self.next_inverse = 2 * self.k
-            for l in range(L):
-                G, mu, v = self.stats[l]
-                C = G - np.outer(mu, mu)
-                inverse = np.linalg.inv(C + self.damping * np.trace(C) / len(C) * np.eye(len(C)))
-                self.metric[l] = (inverse, mu, np.sqrt(v + 1e-20))
+        if self.k == 1:
+            self.factor()
         M, total = [], []
         for l in range(L):
             (gW, gb), (inverse, mu, s) = self.g[l], self.metric[l]
@@ -80,6 +79,12 @@ class ReferenceStreaming:
                 self.average[l] = tuple(
                     (1 - w) * o + w * p for o, p in zip(self.average[l], (self.W[l], self.b[l]), strict=True)
                 )
+
+    def factor(self):
+        for l, (G, mu, v) in enumerate(self.stats):
+            C = G - np.outer(mu, mu)
+            inverse = np.linalg.inv(C + self.damping * np.trace(C) / len(C) * np.eye(len(C)))
+            self.metric[l] = (inverse, mu, np.sqrt(v + 1e-20))
 
     def measure(self, A, Z, P, t, M, total, n):
         L, q, relative = len(self.W), 0.0, 0.0

@@ -109,17 +109,17 @@ class Streaming:
         self.step_number += 1
         k = self.step_number
         heavy = k <= FIRST or k % (4 if k <= EARLY else 8) == 0
-        factors = heavy and k >= self.next_factoring
         if heavy:
             self.heavy_steps += 1
+        if heavy and k >= self.next_factoring:
+            self.sweeps.refactor()
+            self.next_factoring = 2 * k
         self._set_shares(heavy)
         batch = self._prepared(batch)
-        if factors:
-            self.next_factoring = 2 * k
-        if factors or not self._recordable(batch):
-            self.sweeps.sweep(batch, heavy=heavy, first=k == 1, factors=factors)
-        else:
+        if self._recordable(batch):
             self._replay(batch, heavy)
+        else:
+            self.sweeps.sweep(batch, heavy=heavy, first=k == 1)
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
