@@ -22,7 +22,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
-from dladmm.network.scaling import ROW_LENGTH, STREAMED_ROW_LENGTH, Scaling
+from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
     check_callbacks,
@@ -209,7 +209,7 @@ def train(
     check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
     scaling = None
     if chosen.scale_inputs:
-        length = STREAMED_ROW_LENGTH if chosen.mode == "streaming" else ROW_LENGTH
+        length = STREAMED_LENGTH if chosen.mode == "streaming" else None
         scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
     n_labelled = risk.n_labelled(row_weight)
     batches = None
