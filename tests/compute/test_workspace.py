@@ -84,6 +84,18 @@ def test_memory_that_is_used_again_is_no_old_source():
         del source
 
 
+def test_a_rank_without_rows_finds_and_misses_what_the_others_do():
+    """Empty tensors have no address: another one must not be taken for the source, and a view of it is the same."""
+    for rows in (0, 3):
+        workspace, first, other = Workspace(), torch.zeros(rows, 4), torch.zeros(rows, 4)
+        workspace.keep("gram", first.sum(), (first,))
+        assert workspace.find("gram", (first,)) is not None
+        assert workspace.find("gram", (first.view(rows, 4),)) is not None
+        assert workspace.find("gram", (other,)) is None
+        first.add_(1.0)
+        assert workspace.find("gram", (first,)) is None
+
+
 def test_other_numbers_are_another_quantity():
     kept = Kept()
     assert kept.found(0.25) is None
@@ -160,7 +172,7 @@ def test_the_gram_of_the_inputs_survives_inputs_with_dropout(monkeypatch):
         assert len(a) != rows or counts is None
         return full_precision_gram(a, counts)
 
-    monkeypatch.setattr("dladmm.blocks.affine.full_precision_gram", counted)
+    monkeypatch.setattr("dladmm.blocks.rows.full_precision_gram", counted)
     objective = engine.objective
     answers = iter([torch.inf, -torch.inf] * 5)  # with dropping: refused; without: accepted
     known = float(objective(state))

@@ -201,6 +201,8 @@ class Needs:
     def _grams(self) -> int:
         """Gram matrices and factors in float64, inverses of the updates of a."""
         kept = self._affine if self._exact_w else self._affine[: int(self._steps_on_gram)]
+        if self.options.dropout > 0:  # those of the inputs and those of the inputs with dropped entries
+            kept = [*kept[:1], *kept]
         squares = sum((2 if self._exact_w else 1) * 8 * block.n_in**2 for block in kept)
         if self.options.subproblems.a_solver == "exact":
             squares += sum(self._size * min(b.n_in, b.n_out) ** 2 for b in self._affine[1:])

@@ -74,7 +74,7 @@ class Problem:
         self.options = SubproblemOptions() if options is None else options
         self.counts = counts
         self._require(
-            counts is not None, Support.COUNTS, "sample weights cannot be used: {} cannot count rows."
+            counts is not None, Support.COUNTS, "sample weights cannot be used: they do not count in {}."
         )
         self._require(
             chunk_rows is not None,

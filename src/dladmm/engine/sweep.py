@@ -27,7 +27,7 @@ from dladmm.regularizers import Regularizer
 
 
 class Engine(MeasuredProblem):
-    """Runs iterations of dlADMM on one problem.
+    """Runs iterations of dlADMM on one problem, relaxed as in Problem 2 of the paper.
 
     ``schedule`` is the order of updates, the paper's unless another is given (:mod:`dladmm.engine.schedule`).
     """
