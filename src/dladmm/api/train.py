@@ -14,7 +14,6 @@ from dladmm.api.parameters import copy_into, fresh_parameters, module_parameters
 from dladmm.api.sharded_arguments import shard_samples
 from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
-from dladmm.blocks import Affine, Composed, GraphConv, Positionwise
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.memory import bytes_of, chunk, needs_of
@@ -251,11 +250,6 @@ def _loss(spec: Any) -> Loss:
 
 def _n_outputs(chain: Chain) -> int:
     last = chain.blocks[-1]
-    last = last.block if isinstance(last, Composed) else last
-    last = last.affine if isinstance(last, Positionwise) else last
-    if isinstance(last, (Affine, GraphConv)):
+    if last.n_out is not None:
         return last.n_out
-    module = getattr(last, "module", None)
-    if isinstance(module, nn.Linear):
-        return module.out_features
     raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")

@@ -26,6 +26,7 @@ class Affine(Block):
     variable at hand. The cached ``m`` moves with every update, so each update of W or a costs two products.
     """
 
+    kind = "dense"
     support = Support.ALL
     linear = True
     begins_with_residual = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Flag, auto
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from dladmm.solvers.local_step import change_along
 from dladmm.solvers.operator import Operator
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.solvers.terms import Anchor, Params, Step, Term
+
+Kind = Literal["dense", "entrywise", "convolution", "map", "mapped", "positions", "other"]
+"""Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position."""
 
 
 class Support(Flag):
@@ -70,8 +74,17 @@ class Block(ABC):
     joins_updates: bool = False
     """Whether several updates of its parameters in a row may be asked for in one call (``work.order``)."""
 
+    kind: Kind = "other"
+    """What sort of link it is, for those who treat some sorts apart: scaling of inputs, memory, merging of maps."""
+
     positions_share_weights: bool = False
     """Whether the same weights act at every position of an image."""
+
+    keeps_positions: bool = True
+    """Whether samples that are sequences stay sequences."""
+
+    n_levels: int = 0
+    """How many levels the block's output has, 0 where it is continuous."""
 
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""

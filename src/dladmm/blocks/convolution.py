@@ -36,6 +36,8 @@ class Convolution(Block):
     support = Support.COUNTS | Support.RANKS
     linear = True
     positions_share_weights = True
+    kind = "convolution"
+    keeps_positions = False
     penalised = ("W",)
 
     def __init__(

@@ -20,12 +20,14 @@ from dladmm.solvers.terms import Anchor, Params, Step, Term
 class Elementwise(Block):
     """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
 
+    kind = "entrywise"
     rewrites_prediction = True
 
     def __init__(self, activation: Activation | str) -> None:
         self.activation = get_activation(activation)
         self.continuous = self.activation.continuous
         self.linear = self.activation.name == "identity"
+        self.n_levels = self.activation.n_levels
         searched = not isinstance(self.activation, PiecewiseLinear)
         self.support = Support.ALL & ~Support.RECORDING if searched else Support.ALL
 

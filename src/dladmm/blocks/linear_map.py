@@ -33,8 +33,10 @@ class LinearMap(Block):
     overlap) the input's subproblem has a closed form.
     """
 
+    kind = "map"
     support = Support.COUNTS | Support.RANKS
     linear = True
+    keeps_positions = False
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
@@ -110,6 +112,8 @@ class Composed(Block):
     link weakens what a backward sweep hands down. h is linear in its input, or the block is the chain's ``first`` one,
     whose input is data.
     """
+
+    kind = "mapped"
 
     def __init__(self, maps: list[LinearMap], block: Block, *, first: bool = False) -> None:
         self.maps, self.block = maps, block

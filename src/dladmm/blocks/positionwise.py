@@ -23,6 +23,7 @@ class Positionwise(Block):
     same memory and the affine block works on them in place.
     """
 
+    kind = "positions"
     support = Support.COUNTS | Support.RANKS
     linear = True
     joins_updates = True

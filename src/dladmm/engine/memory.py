@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.blocks import Affine, Elementwise
+from dladmm.blocks import Affine
 from dladmm.blocks.rows import gram_pays
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.execution import CACHED, WHOLE
@@ -86,7 +86,7 @@ class Needs:
     @property
     def known(self) -> bool:
         """Whether this is a chain whose needs are known: linear layers and activations."""
-        return all(isinstance(block, Affine | Elementwise) for block in self.chain)
+        return all(block.kind in ("dense", "entrywise") for block in self.chain)
 
     @property
     def peak(self) -> int:
@@ -133,7 +133,7 @@ class Needs:
         """The width of every link's variable."""
         found: list[int] = []
         for block in self.chain:
-            found.append(block.n_out if isinstance(block, Affine) else found[-1] if found else self._n_in)
+            found.append(block.n_out or (found[-1] if found else self._n_in))
         return found
 
     @property
@@ -213,7 +213,7 @@ class Needs:
     @property
     def _forces(self) -> int:
         """Accelerated mode with a penalty: the gradient of R in every link."""
-        if isinstance(self.penalty, NoPenalty):
+        if self.penalty.is_zero:
             return 0
         return self.n_rows * sum(self._widths) * self._size
 
@@ -316,7 +316,7 @@ def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:
     """How many rows to work on at once within ``limit`` bytes; None where all fit, and X is in memory."""
     if method is not None:
         raise InputError("max_memory is a setting of dlADMM; leave it out beside method.")
-    if not needs.known or not isinstance(needs.chain.blocks[0], Affine):
+    if not needs.known or needs.chain.blocks[0].kind != "dense":
         raise InputError("max_memory needs a network of linear layers and known activations only.")
     mapped = memmap_of(X) is not None
     if needs.n_rows == 0:  # the check of X says what is wrong

@@ -29,7 +29,6 @@ from dladmm.compute.recording import Replayed
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.running import RunningLeastSquares
 from dladmm.engine.state import State
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -158,7 +157,7 @@ class Streaming:
         """Whether nothing in the sweep asks the device for a number, and launches cost more than the work."""
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
         running = self.sweeps.running.values()
-        linear = all(isinstance(block, RunningLeastSquares) for block in running)
+        linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
         return batch.x.is_cuda and plain and linear and smooth and self.step_number > 1
 

@@ -136,7 +136,7 @@ def jump_settings(chain: Chain) -> dict[str, Any]:
     matters for the last layer only. With more than two levels the scale of z does matter: z must reach the levels, so
     inputs are not scaled and weights have He's initial size.
     """
-    levels = [block.activation.n_levels for block in chain if isinstance(block, Elementwise)]
+    levels = [block.n_levels for block in chain]
     if any(n > 2 for n in levels):
         return MANY_LEVEL_SETTINGS
     return TWO_LEVEL_SETTINGS if any(levels) else {}
