@@ -52,7 +52,18 @@ def command_line() -> None:
     from dladmm.cli.app import app
 
     with tempfile.TemporaryDirectory() as folder:
-        words = ["train", "mlp", "--dataset", "digits", "--hidden", "20", "--mode", "accelerated", "--max-iter", "3"]
+        words = [
+            "train",
+            "mlp",
+            "--dataset",
+            "digits",
+            "--hidden",
+            "20",
+            "--mode",
+            "accelerated",
+            "--max-iter",
+            "3",
+        ]
         app([*words, "--out", f"{folder}/run", "--json"], standalone_mode=False)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import dladmm
 from dladmm.blocks import Affine, Block, Elementwise, Step, Support
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 
 
 class Gain(Block):

@@ -25,7 +25,7 @@ from dladmm import (
     train,
     train_graph,
 )
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.blocks import Affine, Elementwise
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.callbacks.traffic_log import TrafficLog

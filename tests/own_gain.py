@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dladmm.blocks import Block, Step, Support
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 
 
 class Gain(Block):

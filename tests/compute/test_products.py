@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dladmm.blocks import Affine, Term, Work
-from dladmm.blocks.rows import gram_pays
+from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.execution import Execution
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss

@@ -172,7 +172,7 @@ def test_the_gram_of_the_inputs_survives_inputs_with_dropout(monkeypatch):
         assert len(a) != rows or counts is None
         return full_precision_gram(a, counts)
 
-    monkeypatch.setattr("dladmm.blocks.rows.full_precision_gram", counted)
+    monkeypatch.setattr("dladmm.blocks.affine_rows.full_precision_gram", counted)
     objective = engine.objective
     answers = iter([torch.inf, -torch.inf] * 5)  # with dropping: refused; without: accepted
     known = float(objective(state))

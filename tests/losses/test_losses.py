@@ -29,7 +29,7 @@ from dladmm.losses import (
     SquaredHinge,
     get_loss,
 )
-from dladmm.losses.softmax_prox import softmax_prox
+from dladmm.losses.classification import softmax_prox
 from dladmm.solvers.fista import fista
 
 EVERY: list[Loss] = [CrossEntropy(), BinaryLogistic(), SquaredHinge(), Squared(), Huber(), Huber(0.3)]

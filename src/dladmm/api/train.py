@@ -10,8 +10,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.parameters import copy_into, fresh_parameters, module_parameters
-from dladmm.api.sharded_arguments import shard_samples
+from dladmm.api.arguments import copy_into, fresh_parameters, module_parameters, shard_samples
 from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback

@@ -34,7 +34,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
 from dladmm.blocks import Anchor, Step, Term
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.method import Look, MethodFactory, Seen
 from dladmm.engine.state import Energy, State

@@ -9,13 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.local_step import change_along
-from dladmm.solvers.operator import Operator
-from dladmm.solvers.subproblems import SubproblemOptions
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
+from dladmm.solvers.weight_step import Operator
 
 Kind = Literal["dense", "entrywise", "convolution", "map", "mapped", "positions", "other"]
 """Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position."""

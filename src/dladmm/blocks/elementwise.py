@@ -11,10 +11,10 @@ from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.execution import nothing, one_pass
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.jump_surrogate import surrogate_through, update_on_surrogate
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class Elementwise(Block):

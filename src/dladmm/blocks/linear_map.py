@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.linear_input import update_linear_input
-from dladmm.solvers.operator import Operator
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
+from dladmm.solvers.weight_step import Operator
 
 LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
     nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work, like_rows
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
 """Torch's cells whose state is the hidden state alone."""

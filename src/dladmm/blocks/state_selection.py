@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from dladmm.blocks.linear_map import LinearMap
-from dladmm.solvers.terms import Params
+from dladmm.solvers.subproblems import Params
 
 
 class StateSelection(LinearMap):

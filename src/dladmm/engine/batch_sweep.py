@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Params
+from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
-from dladmm.compute.norms import ratio, squared_norm
-from dladmm.compute.shards import Shards
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.batches import Batch
 from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
 from dladmm.engine.streaming_options import StreamingOptions

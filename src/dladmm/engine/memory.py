@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine
-from dladmm.blocks.rows import gram_pays
+from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.network.chain import Chain
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 PROX_BYTES = 75
-"""What solving for one entry of z_L takes on the way, in float64 (:func:`dladmm.losses.softmax_prox.softmax_prox`)."""
+"""Bytes that solving for one entry of z_L takes on the way, in float64 (``softmax_prox`` of the losses)."""
 
 DROP_BYTES = 32
 """What deciding about one entry of X takes on the way (:mod:`dladmm.network.input_dropout`)."""

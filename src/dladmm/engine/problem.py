@@ -13,9 +13,8 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Support, Term, Work
 from dladmm.compute.chunks import Source, joined, over
-from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.shards import Shards
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.state import State
 from dladmm.losses import Risk

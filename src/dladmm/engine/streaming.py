@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Step
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Replayed
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import Batch, Batches

@@ -17,7 +17,6 @@ from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.from_layer import blocks_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
-from dladmm.network.tracing import chain_layers, layers_of
 
 
 class Chain:
@@ -107,6 +106,13 @@ class Chain:
         layers = [layer for module in made for layer in layers_of(module)]
         is_graph = any(isinstance(layer, GraphLayer) for layer in layers)
         return GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
+
+
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network in order, with nested ``nn.Sequential`` flattened; other modules are one layer."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    return [layer for child in module for layer in layers_of(child)]
 
 
 RECURRENT_LINK_FACTOR = 10.0
@@ -243,4 +249,6 @@ def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
             "module must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such a "
             f"chain, got {type(module).__name__}."
         )
+    from dladmm.network.tracing import chain_layers  # torch.fx, which chains made otherwise do not need
+
     return Chain(blocks_of(chain_layers(module), sequences))

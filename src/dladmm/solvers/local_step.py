@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work, like_rows
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.subproblems import Trial, rise_of_square, searched
-from dladmm.solvers.terms import Anchor, Params, Term
+from dladmm.solvers.subproblems import Anchor, Params, Term, Trial, rise_of_square, searched
 
 Evaluate = Callable[[list[Tensor]], Tensor]
 Point = Callable[[float, list[Tensor]], list[Tensor]]

@@ -15,15 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
-from dladmm.base.history import History, Value
-from dladmm.base.status import Status
+from dladmm.base.history import History, Status, Value
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
-from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.precision import product_precision
+from dladmm.compute.communicator import ALONE, Communicator, Shards
+from dladmm.compute.execution import EAGER, Execution, product_precision
 from dladmm.compute.recording import Replayed
-from dladmm.compute.shards import Shards
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.batches import Batches
 from dladmm.engine.certificate import Certificate, Recomputed, certify
@@ -37,8 +34,15 @@ from dladmm.losses import Risk
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
-from dladmm.training.agreement import Agreement
-from dladmm.training.diagnostics import converged, diagnostics_interval, evaluate, measure, root, vital_signs
+from dladmm.training.diagnostics import (
+    Agreement,
+    converged,
+    diagnostics_interval,
+    evaluate,
+    measure,
+    root,
+    vital_signs,
+)
 
 
 class ConvergenceNotGuaranteed(UserWarning):
