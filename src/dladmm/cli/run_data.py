@@ -165,8 +165,6 @@ def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
     return target, target.shape[1], None
 
 
-Array = NDArray[Any]
-
 FIRST_ROW = {"mnist": VALIDATION_ROWS, "fashion_mnist": 0}
 """Index of the first training row in an image data set's file."""
 
