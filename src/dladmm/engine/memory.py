@@ -213,7 +213,7 @@ class Needs:
     @property
     def _forces(self) -> int:
         """Accelerated mode with a penalty: the gradient of R in every link."""
-        if isinstance(self.penalty, NoPenalty):
+        if self.penalty.is_zero:
             return 0
         return self.n_rows * sum(self._widths) * self._size
 
