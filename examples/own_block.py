@@ -3,8 +3,8 @@ A block of your own
 ===================
 
 ``g(w, v) = w * v`` with one gain per feature: the block knows its two argmins. Its sums over the samples go through
-``work``, so it may declare ``Support.ALL``: it runs in chunks of rows, with sample weights, on several ranks and recorded
-on a GPU like the library's own blocks.
+``work``, so it may declare ``Support.ALL``: it runs in chunks of rows, with sample weights, on several ranks and
+recorded on a GPU like the library's own blocks.
 
 ``dladmm.blocks.Generic(module)`` would train it too, with local gradients instead of closed forms.
 """

@@ -27,7 +27,10 @@ ROOT = Path(__file__).parents[2]
 def problem(n=40, repeats=None, **settings):
     """Repeated rows where ``repeats`` says so."""
     generator = torch.Generator().manual_seed(0)
-    chain, loss = Chain([Affine(5, 6), Gain(6), Elementwise("relu"), Gain(6), Affine(6, 3)]), get_loss("cross_entropy")
+    chain, loss = (
+        Chain([Affine(5, 6), Gain(6), Elementwise("relu"), Gain(6), Affine(6, 3)]),
+        get_loss("cross_entropy"),
+    )
     x, y = torch.randn(n, 5, generator=generator, dtype=torch.float64), torch.arange(n) % 3
     if repeats is not None:
         x, y = x.repeat_interleave(repeats, 0), y.repeat_interleave(repeats, 0)
@@ -110,7 +113,9 @@ def test_on_two_ranks_it_does_the_same(pool, settings):
         assert answer["certificate"]["certified"] == alone["certificate"]["certified"]
         assert answer["status"] == alone["status"]
         for mine, theirs in zip(answer["params"], alone["params"], strict=True):
-            torch.testing.assert_close(torch.from_numpy(mine), torch.from_numpy(theirs), rtol=1e-9, atol=1e-11)
+            torch.testing.assert_close(
+                torch.from_numpy(mine), torch.from_numpy(theirs), rtol=1e-9, atol=1e-11
+            )
 
 
 class Unsupported(Gain):
@@ -126,7 +131,7 @@ def test_what_is_not_declared_is_refused():
     x, y = torch.randn(20, 5), torch.arange(20) % 3
     with pytest.raises(InputError, match="sample weights cannot be used: they do not count in"):
         train(chain, x, y, sample_weight=torch.ones(20) * 2, max_iter=1)
-    with pytest.raises(InputError, match="max_memory needs|rows in chunks need"):
+    with pytest.raises(InputError, match=r"max_memory needs|rows in chunks need"):
         train(chain, x, y, max_memory="1GB", max_iter=1)
     assert not Counting(4).supports(Support.CHUNKS)
     assert not Counting(4).supports(Support.COUNTS | Support.RANKS)

@@ -761,9 +761,13 @@ def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, d
             assert seen is not None
             assert asked > refusals
             # what was accepted is feasible, and shares no memory with the trial
-            for output, again in zip(state.outputs, engine.feasible_state(state.params, 1, 1).outputs, strict=True):
+            for output, again in zip(
+                state.outputs, engine.feasible_state(state.params, 1, 1).outputs, strict=True
+            ):
                 torch.testing.assert_close(output, again, rtol=1e-12, atol=1e-12)
-            trial = {v.data_ptr() for v in (*method._trial.outputs, *method._trial.predictions, method._trial.u)}
+            trial = {
+                v.data_ptr() for v in (*method._trial.outputs, *method._trial.predictions, method._trial.u)
+            }
             assert trial.isdisjoint(tensor.data_ptr() for tensor in everything_of(state)[0])
 
 
