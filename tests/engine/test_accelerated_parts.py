@@ -319,6 +319,18 @@ def test_a_constraint_has_no_share(constraint):
     assert constraint.times(0.3) == constraint
 
 
+@pytest.mark.parametrize(("penalty", "asked"), [(NoPenalty(), 0), (L2(0.3), 1), (L1(0.3), 1)])
+def test_without_a_penalty_no_gradients_are_made(monkeypatch, penalty, asked):
+    engine, params = mlp_engine("tanh", bias=True, strength=0.3)
+    engine.penalty = penalty
+    rho = 10 * engine.risk.H
+    state = engine.feasible_state(params, rho, rho)
+    made, true_gradients = [], Engine.output_gradients
+    monkeypatch.setattr(Engine, "output_gradients", lambda *args: made.append(1) or true_gradients(*args))
+    assert Accelerated(engine, state).iterate(state, steps_of) is not None
+    assert len(made) == asked
+
+
 @pytest.mark.parametrize("regularizer", [None, {"name": "l2", "strength": 0.3}])
 def test_a_sweep_without_forces_is_what_it_was(regularizer):
     def problem():

@@ -21,7 +21,12 @@ KEPT = 2
 
 
 def version(thing: Any) -> Hashable:
-    """Changes whenever the content of a tensor does; other objects are told apart by identity."""
+    """Changes whenever the content of a tensor does; other objects are told apart by identity.
+
+    Writes to tensors made under ``torch.inference_mode`` are not counted, so those are never the same twice.
+    """
+    if isinstance(thing, Tensor) and thing.is_inference():
+        return object()
     if isinstance(thing, Tensor) and thing.layout == torch.strided:
         return _place(thing), thing._version, tuple(thing.shape), thing.stride(), thing.dtype
     return id(thing)
