@@ -91,7 +91,7 @@ class Needs:
     @property
     def peak(self) -> int:
         """The most bytes that the run's tensors take at one time."""
-        sweep = self._sweep + (self._forces if self._accelerated else 0)
+        sweep = self._sweep + (self._gradients if self._accelerated else 0)
         during = max(sweep, self._evaluation, self._stationarity) + self._grams
         return self._held + max(during, self._certificate, self._dropping)
 
@@ -211,7 +211,7 @@ class Needs:
     # What comes and goes ---------------------------------------------------------------------------------------
 
     @property
-    def _forces(self) -> int:
+    def _gradients(self) -> int:
         """Accelerated mode with a penalty: the gradient of R in every link."""
         if self.penalty.is_zero:
             return 0
