@@ -17,7 +17,8 @@ from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError
 from dladmm.baselines import train as train_baseline
 from dladmm.compute.chunks import Again, joined, memmap_of, over
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN, bytes_of, needs_of
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN
+from dladmm.engine.memory_limit import bytes_of, needs_of
 from dladmm.engine.options import make_options
 from dladmm.training.trainer import ConvergenceNotGuaranteed
 

@@ -15,7 +15,7 @@ from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.engine.memory import bytes_of, chunk, needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, get_loss

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Block, Support
+from dladmm.blocks.recurrent_parts import joined_parameters, parted_parameters
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work, like_rows
 from dladmm.network.recurrent_module import Recurrent
@@ -164,7 +165,7 @@ class RecurrentStates(Block):
         s = term.prediction
         before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)[..., : self.n_hidden]
         factors = [self._factor(inputs, work) for inputs in (v, before)]
-        start = [p @ L for p, L in zip(_joined(params, self.bias), factors, strict=True)]
+        start = [p @ L for p, L in zip(joined_parameters(params, self.bias), factors, strict=True)]
         root = (quadratic / term.weight) ** 0.5
         counts = 1.0 if work.counts is None else like_rows(work.counts.to(s.dtype).sqrt(), s)
 
@@ -173,7 +174,7 @@ class RecurrentStates(Block):
                 torch.linalg.solve_triangular(L, p, upper=False, left=False)
                 for p, L in zip(values, factors, strict=True)
             ]
-            return _parted(solved, self.bias)
+            return parted_parameters(solved, self.bias)
 
         def evaluate(values: list[Tensor]) -> Tensor:
             trial = unwhitened(values)
@@ -284,21 +285,3 @@ class RecurrentStates(Block):
         own = Term(term.weight, s, s)
         slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
         return squared_norm(slope + anchor.weight * (v - anchor.value), work.counts)
-
-
-def _joined(params: Params, bias: bool) -> list[Tensor]:
-    """(W, b) of the inputs and of the states, each as one matrix."""
-    names = ("ih", "hh")
-    if not bias:
-        return [params[f"weight_{n}_l0"] for n in names]
-    return [torch.cat([params[f"weight_{n}_l0"], params[f"bias_{n}_l0"][:, None]], 1) for n in names]
-
-
-def _parted(matrices: list[Tensor], bias: bool) -> Params:
-    """What :func:`_joined` joined."""
-    params: Params = {}
-    for name, matrix in zip(("ih", "hh"), matrices, strict=True):
-        params[f"weight_{name}_l0"] = matrix[:, :-1] if bias else matrix
-        if bias:
-            params[f"bias_{name}_l0"] = matrix[:, -1]
-    return params

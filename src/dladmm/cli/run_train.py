@@ -28,7 +28,7 @@ from dladmm.cli.run_data import TableData, load_graph, load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import partitioned
 from dladmm.engine.certificate_text import guarantee
-from dladmm.engine.memory import bytes_of, chunk, needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
 from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import Chain, mlp

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from dladmm.base.errors import InputError
 from dladmm.base.spec import check_setting
 from dladmm.compute.execution import Precision
-from dladmm.engine.memory import bytes_of
+from dladmm.engine.memory_limit import bytes_of
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions

@@ -18,7 +18,7 @@ from dladmm.blocks.linear_map import LINEAR_LAYERS, Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
-from dladmm.blocks.state_selection import StateSelection
+from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.network.recurrent_module import Recurrent
 
 

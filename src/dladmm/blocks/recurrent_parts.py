@@ -1,7 +1,8 @@
-"""The part of a recurrent layer's states that the rest of the network takes."""
+"""Of a recurrent layer: its parameters as two matrices, and the states that the rest of the network takes."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.linear_map import LinearMap
@@ -26,3 +27,21 @@ class _Selected(nn.Module):
     def forward(self, s: Tensor) -> Tensor:
         hidden = s[..., : self.n_hidden]
         return hidden[:, -1] if self.last else hidden
+
+
+def joined_parameters(params: Params, bias: bool) -> list[Tensor]:
+    """(W, b) of the inputs and of the states, each as one matrix."""
+    names = ("ih", "hh")
+    if not bias:
+        return [params[f"weight_{n}_l0"] for n in names]
+    return [torch.cat([params[f"weight_{n}_l0"], params[f"bias_{n}_l0"][:, None]], 1) for n in names]
+
+
+def parted_parameters(matrices: list[Tensor], bias: bool) -> Params:
+    """What :func:`joined_parameters` joined."""
+    params: Params = {}
+    for name, matrix in zip(("ih", "hh"), matrices, strict=True):
+        params[f"weight_{name}_l0"] = matrix[:, :-1] if bias else matrix
+        if bias:
+            params[f"bias_{name}_l0"] = matrix[:, -1]
+    return params
