@@ -90,7 +90,7 @@ class BatchSweep:
         share = self.options.smoothing
         if share == 0.0 or not self.engine.risk.loss.takes_soft_labels:
             return target
-        return target * (1 - share) + target.sum(1, keepdim=True) * (share / target.shape[1])
+        return (target * (1 - share)).add_(share / target.shape[1])  # rows of targets sum to 1
 
     def _running_blocks(self, seen: Engine, outputs: list[Tensor]) -> dict[int, RunningBlock]:
         """Running sums for every block with parameters: least squares where it is linear in them."""

@@ -119,9 +119,8 @@ class RunningLeastSquares:
         shape = (-1, self.n_inputs) if self.groups == 1 else (self.groups, -1, self.n_inputs)
         gradient = self.gradient["W"] + decay["W"] if "W" in decay else self.gradient["W"]
         sums = self.gradient["b"] if self.bias else gradient.new_zeros(())
-        W, b = direction_W_b(
-            gradient.reshape(shape), sums, self.centre if self.bias else None, 1.0, DenseInverse(self.inverse)
-        )
+        centre, metric = self.centre if self.bias else None, DenseInverse(self.inverse)
+        W, b = direction_W_b(gradient.reshape(shape), sums, centre, metric)
         torch.mul(W.reshape(gradient.shape), self.scale, out=self.moves["W"])
         if b is not None:
             torch.mul(b, self.scale, out=self.moves["b"])

@@ -138,21 +138,22 @@ class Metric(Protocol):
 
 
 def direction_W_b(
-    d: Tensor, sums: Tensor, ones: Tensor | None, samples: float | Tensor, factor: Metric
+    d: Tensor, sums: Tensor, mean: Tensor | None, metric: Metric
 ) -> tuple[Tensor, Tensor | None]:
-    """W and b solved together: ``argmin (c/2)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
+    """W and b solved together: ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
 
-    With the mean ``m = 1^T A / N`` eliminated, ``W' = -(d - (1^T E) m^T) (C + t I)^-1`` and
-    ``b' = -1^T E / N - W' m``; the factor is that of the centred Gram matrix ``C = A^T A - N m m^T``. ``ones`` is None
-    where there is no b.
+    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, and ``mean = 1^T A / N``. With b eliminated,
+    ``W' = -(d - sums mean^T) (C + t I)^-1`` and ``b' = -sums - W' mean``; the metric is that of the centred Gram matrix
+    ``C = A^T A / N - mean^T mean``. ``mean`` is None where there is no b.
     """
-    if ones is None:
-        return -factor.solve(d), None
-    mean = ones / samples
-    centred = d.clone()
-    _add_outer(centred, -sums, mean)
-    W = -factor.solve(centred)
-    return W, -(sums / samples).to(W.dtype) - _times_ones(W, mean).to(W.dtype)
+    if mean is None:
+        return metric.solve(d).neg_(), None
+    if d.ndim == 2:
+        W = metric.solve(torch.addr(d, sums, mean, alpha=-1)).neg_()
+        return W, torch.addmv(sums, W, mean).neg_()
+    by_group = sums.reshape(*d.shape[:2], 1)
+    W = metric.solve(d - by_group * mean[:, None, :]).neg_()
+    return W, (by_group + W @ mean[..., None]).neg_().flatten()
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:
