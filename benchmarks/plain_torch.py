@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -56,7 +57,7 @@ def network(kind: str, n_in: int, widths: list[int], n_out: int) -> nn.Sequentia
         )  # fmt: skip
     sizes = [n_in, *widths]
     layers: list[nn.Module] = []
-    for wide, next_wide in zip(sizes[:-1], sizes[1:], strict=True):
+    for wide, next_wide in pairwise(sizes):
         layers += [nn.Linear(wide, next_wide), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], n_out))
 

@@ -16,7 +16,9 @@ BATCH, BLOCK, ROUNDS, WARM = 512, 64, 7, 130
 """Rows, steps timed together (every 8th of streaming mode is heavier), rounds, steps before the first is timed."""
 
 
-def step_costs(images: Images, widths: list[int], batch: int = BATCH, warm: int = WARM) -> dict[str, float | None]:
+def step_costs(
+    images: Images, widths: list[int], batch: int = BATCH, warm: int = WARM
+) -> dict[str, float | None]:
     """Milliseconds per step, medians of interleaved rounds, and the ratios to Adam."""
     x, y = images.x[:batch], images.y[:batch]
     steps: dict[str, Callable[[], None]] = {

@@ -15,7 +15,7 @@ from dladmm.compute.precision import product_precision
 from dladmm.training.trainer import Trainer
 
 
-class Begun(Exception):  # noqa: N818  # no error: it hands the trainer out
+class Begun(Exception):  # no error: it hands the trainer out
     """Raised where training would begin."""
 
     def __init__(self, trainer: Trainer) -> None:

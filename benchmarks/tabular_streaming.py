@@ -178,7 +178,9 @@ def chances_of(network: torch.nn.Module, fold: Fold) -> np.ndarray[Any, Any]:
     return np.asarray(out)
 
 
-def run_streaming(fold: Fold, variant: Variant, seed: int, at: Iterable[int] = ()) -> dict[int, dict[str, Any]]:
+def run_streaming(
+    fold: Fold, variant: Variant, seed: int, at: Iterable[int] = ()
+) -> dict[int, dict[str, Any]]:
     """What was measured, by the number of passes: the last one, and those of ``at``."""
     classes = int(max(fold.y.max(), fold.y_test.max())) + 1
     network = dladmm.mlp([fold.x.shape[1], HIDDEN, classes])

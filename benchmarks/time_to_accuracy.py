@@ -111,7 +111,9 @@ class Bench:
             ]  # fmt: skip
             self.runs += found
         best = ", ".join(f"{run['name']} {run['accuracy'][-1]:.4f}" for run in found[:4])
-        self.say(f"{what['data']} {what['network']} {what['part']} seed {seed}: {best}{' ...' * (len(found) > 4)}")
+        self.say(
+            f"{what['data']} {what['network']} {what['part']} seed {seed}: {best}{' ...' * (len(found) > 4)}"
+        )
         return found
 
     def warm_up(self, images: Images, what: dict[str, Any], settings: Sequence[Setting]) -> None:
@@ -198,7 +200,12 @@ class Bench:
                 if done.returncode:
                     self.say(f"fresh process of {setting.name} failed: {done.stderr[-400:]}")
                     continue
-                about = {"data": what["data"], "setting": setting._asdict(), "name": setting.name, "seed": seed}
+                about = {
+                    "data": what["data"],
+                    "setting": setting._asdict(),
+                    "name": setting.name,
+                    "seed": seed,
+                }
                 self.fresh.append(about | json.loads(done.stdout.splitlines()[-1]))
                 self.say(f"{what['data']}, fresh process, {setting.name}: {self.fresh[-1]['seen']}")
 
@@ -279,7 +286,9 @@ def level_rows(bench: Bench) -> list[dict[str, Any]]:
                 if (c["data"], c["network"], c["for"]) == (data, net, f"level {level}"):
                     found[c["method"]] = c["setting"]
             at = [_at_level(bench, own, data, net, method, s, level) for method, s in found.items() if s]
-            theirs = [row["seconds"] for row in at if row["method"] != "streaming" and row["seconds"] is not None]
+            theirs = [
+                row["seconds"] for row in at if row["method"] != "streaming" and row["seconds"] is not None
+            ]
             fresh = [row["fresh"] for row in at if row["method"] != "streaming" and row["fresh"] is not None]
             for row in at:
                 for key, others in (("seconds", theirs), ("fresh", fresh)):
@@ -337,7 +346,8 @@ def table(report: dict[str, Any]) -> str:
                 numbers = [
                     f"{_shown(row[key], how):>{wide}}"
                     for key, how, wide in (
-                        ("seconds", ".3f", 8), ("seconds_to_best", ".2f", 6), ("fresh", ".2f", 8), ("fresh_to_best", ".2f", 6),
+                        ("seconds", ".3f", 8), ("seconds_to_best", ".2f", 6),
+                        ("fresh", ".2f", 8), ("fresh_to_best", ".2f", 6),
                     )
                 ]  # fmt: skip
                 level = f"{100 * row['level']:g} %"
@@ -407,7 +417,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--opponent-seeds", type=int, help="of Adam and Muon (3)")
     add("--fresh-repeats", type=int, default=1)
     add("--threads", type=int)
-    add("--small", action="store_true", help="for two CPU cores: MNIST, three Adams, 2 and 5 passes, one seed")
+    add(
+        "--small", action="store_true", help="for two CPU cores: MNIST, three Adams, 2 and 5 passes, one seed"
+    )
     add("--budget-seconds", type=float)
     add("--out", type=Path, help="write the JSON object to this file")
     add("--json", action="store_true", help="JSON to standard output, the table to standard error")

@@ -10,6 +10,7 @@ from dladmm.engine.batches import ArrayBatches, Batches, default_batch_size, mon
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
 
+
 @dataclass(frozen=True)
 class Stream:
     """Batches of the training data, and the monitor sample: inputs, targets, loss weights and counts."""

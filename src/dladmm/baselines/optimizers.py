@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from torch import Tensor, optim
 
@@ -67,7 +67,7 @@ TRIALS = 25
 
 
 def _lbfgs(params: list[Tensor], lr: float) -> Stepper:
-    return optim.LBFGS(
+    found = optim.LBFGS(
         params,
         lr=lr,
         max_iter=1,
@@ -77,6 +77,7 @@ def _lbfgs(params: list[Tensor], lr: float) -> Stepper:
         tolerance_change=0.0,
         line_search_fn="strong_wolfe",
     )
+    return cast(Stepper, found)  # its step needs a closure, which the full-batch method gives
 
 
 _MAKERS: dict[str, Callable[[list[Tensor], float], Stepper]] = {
