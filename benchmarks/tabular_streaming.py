@@ -273,7 +273,6 @@ def chosen(summary: list[dict[str, Any]], most: float) -> str:
 
 def measure(settings: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
-    threadpool_limits(1)
     report: dict[str, Any] = {
         "command": settings.command,
         "machine": machine.describe("cpu"),
@@ -384,7 +383,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     settings = parsed(arguments)
-    report = measure(settings)
+    with threadpool_limits(1):
+        report = measure(settings)
     print(table(report), file=sys.stderr if settings.json else sys.stdout)
     if settings.json:
         print(dumps(report))
