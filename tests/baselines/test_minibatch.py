@@ -129,7 +129,8 @@ def test_sample_weights_count_as_repetitions_do_in_the_mean():
 def test_it_learns_and_takes_unscaled_inputs_when_it_scales(name):
     data = datasets.load("digits")
     result = baselines.train(
-        name, mlp([64, 30, 10]), 100 * data.x_train, data.y_train, batch_size=64, max_iter=2, lr=1.0 if name in ("gd", "adadelta") else 0.01,
+        name, mlp([64, 30, 10]), 100 * data.x_train, data.y_train, batch_size=64, max_iter=2,
+        lr=1.0 if name in ("gd", "adadelta") else 0.01,
         scale_inputs=True, validation=(100 * data.x_test, data.y_test), diagnostics_every=1, device="cpu",
     )  # fmt: skip
     assert result.history["loss"][-1] < 2.3

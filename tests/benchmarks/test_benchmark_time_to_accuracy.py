@@ -1,4 +1,4 @@
-"""Time to accuracy: levels are reached where the curves say so, settings are the soonest, runs are the library's own."""
+"""Time to accuracy: levels are reached where the curves say, settings are the soonest, runs are the library's own."""
 
 from __future__ import annotations
 
