@@ -1,378 +1,470 @@
-"""Seconds to a test accuracy on MNIST: accelerated mode, Adam and the convergent mode in one run.
+"""Seconds to a test accuracy: streaming mode beside mini-batch Adam and Muon, the table a user would make.
 
-    python benchmarks/time_to_accuracy.py --device cuda --seeds 3 --json > time.json      # 784-1000-1000-10
-    python benchmarks/time_to_accuracy.py --rows 5000 --widths 200,200 --iterations 100   # small, for a CPU
-    python benchmarks/time_to_accuracy.py --device cuda --plot accuracy.png               # needs matplotlib
+    python benchmarks/time_to_accuracy.py --device cuda --data carry --out time.json       # about four minutes
+    python benchmarks/time_to_accuracy.py --small --data carry                             # two CPU cores, ten minutes
+    python benchmarks/time_to_accuracy.py --data digits.npz --widths 30 --parts choose,test
 
-- *accelerated*: `mode="accelerated"` with its own settings; on a GPU also *accelerated, compiled*
-  (`compile=True`);
-- *adam*: full-batch Adam with the paper's learning rate and He's initial weights, a plain torch loop;
-- *convergent*: exact solves, the settings `exact` of `benchmarks/experiments/convergent-mnist.toml` (rho > 2H).
+--data is a folder with mnist.npz and fashion.npz (arrays X, y, Xt, yt; bytes or shares of 1), one such file, or the
+folder of the library's own data sets ($DLADMM_DATA).
 
-The learners take one iteration each in turn (Adam two epochs, which cost less), so that other work on the
-machine meets all alike. The seconds of a learner are those of its own set-up (data already on the device) and
-iterations, synchronised; the accuracy on the test images after every iteration is not counted. What the first
-use costs in a process, compilation above all, is spent before on a learner that is thrown away, and reported
-as warm-up. A level is reached at the first iteration whose test accuracy is not below it. Beside the seconds
-until then stand the steady ones, set-up and as many iterations at the median pace of the run: a machine that
-stalls moves only the former. The table goes to standard output; with --json it goes to standard error and one
-JSON object to standard output.
+- *streaming*: `dladmm.train(mode="streaming")` with its defaults, 5 and 10 passes.
+- *adam*: a plain torch loop, data on the device, fused on a GPU, the rate falling linearly to zero; the best of a grid
+  of 9 (batch 128, 256, 512; rate 5e-4, 1e-3, 2e-3) over 5 passes and of its three best over 10.
+- *muon*: `torch.optim.Muon` for the matrices, AdamW for the rest, where torch has it.
+
+Settings of Adam and Muon are chosen on the last 5,000 training images, for every level and number of passes anew; then
+all training images are used and the test images measured. Methods take one pass each in turn, in one process.
+Accuracies are looked at 20 times a pass. Clock (a) runs from the first step and stands still while the accuracy is
+looked at; what the first use in a process costs is spent before. Clock (b) runs from the start of a fresh process:
+imports, reading the data, first launches, recording. Medians over seeds for seconds, means for accuracies.
+
+--budget-seconds ends the run cleanly: what was measured until then is printed and written.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor, nn
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this checkout, installed or not
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import numpy as np
+import torch
 from compact_json import dumps, rounded
-from experiments.catalogue import experiment
-from mlp import NEVER, synchronize, whole_numbers
+from plain_torch import Images, Learner, PlainTorch, Setting, Timed, read_images
+from step_cost import step_costs
+from streamed import Streamed
 
 from dladmm import datasets
-from dladmm.api.train import fresh_parameters
 from dladmm.base import machine
-from dladmm.baselines.optimizers import LEARNING_RATES
-from dladmm.compute.recording import WARM_CALLS
-from dladmm.engine.options import make_options
-from dladmm.losses import Risk, get_loss
-from dladmm.network.chain import mlp
-from dladmm.network.scaling import Scaling
-from dladmm.training.trainer import Trainer
 
-_EXACT = experiment("convergent-mnist").methods["exact"]
-CONVERGENT = {name: _EXACT[name] for name in ("rho", "nu", "damping", "init_scale")}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "accelerated": {"mode": "accelerated"},
-    "accelerated, compiled": {"mode": "accelerated", "compile": True},
-    "adam": {"lr": LEARNING_RATES["adam"]["mlp"].lr},
-    "convergent": CONVERGENT,
-}
-COLOURS = {
-    "accelerated": "#0b6e99",
-    "accelerated, compiled": "#64b5d9",
-    "adam": "#c0392b",
-    "convergent": "#6b7a3f",
-}
+LEVELS = {"mnist": [0.95, 0.97, 0.98, 0.983], "fashion": [0.85, 0.87, 0.88, 0.89]}
+CNN_LEVELS = [0.985]
+DEEP = [256] * 8
+BATCHES, RATES, MUON_RATES = (128, 256, 512), (5e-4, 1e-3, 2e-3), (1e-3, 2e-3, 4e-3)
+PARTS = ("choose", "test", "fresh", "step", "cnn", "deep")
+HERE = Path(__file__).resolve().parent
 
 
-class Problem(NamedTuple):
-    """Training and test rows on the device, and the sizes of the network."""
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    sizes: list[int]
+class OverError(Exception):
+    """The budget is spent."""
 
 
-class Learner(NamedTuple):
-    """``step`` does an iteration, or says why there is none; ``outputs`` are those of the test rows."""
+class Bench:
+    """The settings of a run, its budget, and the runs that were made."""
 
-    step: Callable[[], str | None]
-    outputs: Callable[[], Tensor]
+    def __init__(self, settings: argparse.Namespace) -> None:
+        self.settings, self.until = settings, time.time() + settings.budget_seconds
+        self.runs: list[dict[str, Any]] = []
+        self.fresh: list[dict[str, Any]] = []
+        self.chosen: list[dict[str, Any]] = []
+        self.steps: dict[str, Any] = {}
+        self.ended = "complete"
 
+    def say(self, line: str) -> None:
+        print(f"[{self.until - time.time():5.0f} s left] {line}", file=sys.stderr, flush=True)
 
-def problem_of(settings: argparse.Namespace) -> Problem:
-    data = datasets.load(settings.dataset)
-    rows = len(data.x_train) if settings.rows is None else settings.rows
-    if not 0 < rows <= len(data.x_train):
-        raise SystemExit(f"--rows must be 1 to {len(data.x_train)} for {settings.dataset}, got {rows}.")
-    parts = (data.x_train[:rows], data.y_train[:rows], data.x_test, data.y_test)
-    sizes = [data.n_features, *settings.widths, data.n_classes]
-    return Problem(*(part.to(settings.device) for part in parts), sizes)
+    def check(self) -> None:
+        if time.time() > self.until:
+            raise OverError
 
+    # Runs --------------------------------------------------------------------------------------------------------
 
-def dladmm_learner(problem: Problem, seed: int, **changes: Any) -> Learner:
-    x, sizes = problem.x, problem.sizes
-    options = make_options(max_iter=NEVER, diagnostics_every=NEVER, **changes)
-    chain, loss = mlp(sizes), get_loss("cross_entropy")
-    scaling = Scaling.fit(chain.blocks[0], x) if options.scale_inputs else None
-    trainer = Trainer(
-        chain,
-        x if scaling is None else scaling.apply(x),
-        Risk(loss, loss.encode(problem.y, sizes[-1], x.dtype)),
-        options,
-        penalty=options.penalty("auto"),
-        params=fresh_parameters(chain, seed, options.init_scale, options.init_std, x.dtype, x.device),
-        scaling=scaling,
-        seed=seed,
-    )
+    def learner(self, images: Images, kind: str, widths: list[int], setting: Setting, seed: int) -> Learner:
+        make: Any = Streamed if setting.method == "streaming" else PlainTorch
+        found: Learner = make(images, kind, widths, setting, seed)
+        return found
 
-    def step() -> str | None:
-        ended = trainer._iterate(trainer.history.n_iter + 1)
-        return None if ended is None else ended.name
+    def interleaved(
+        self, images: Images, what: dict[str, Any], settings: Sequence[Setting], seed: int
+    ) -> list[dict[str, Any]]:
+        """The runs of these settings with one seed, a pass each in turn."""
+        about = {key: what[key] for key in ("data", "network", "part")}
+        runs = []
+        for setting in dict.fromkeys(settings):
+            learner = self.learner(images, what["kind"], what["widths"], setting, seed)
+            runs.append((setting, Timed(learner, images)))
+        try:
+            for turn in range(max(setting.passes for setting, _ in runs)):
+                for setting, run in runs:
+                    if turn < setting.passes:
+                        self.check()
+                        run.one_pass()
+        finally:
+            found = [
+                about | {"setting": setting._asdict(), "name": setting.name, "seed": seed, "passes": run.passes}
+                | {"whole": run.passes == setting.passes, "seconds": run.seconds, "accuracy": run.accuracy}
+                | {"reached": {str(level): run.reached(level) for level in what["levels"]}}
+                for setting, run in runs
+                if run.passes
+            ]  # fmt: skip
+            self.runs += found
+        best = ", ".join(f"{run['name']} {run['accuracy'][-1]:.4f}" for run in found[:4])
+        self.say(
+            f"{what['data']} {what['network']} {what['part']} seed {seed}: {best}{' ...' * (len(found) > 4)}"
+        )
+        return found
 
-    def outputs() -> Tensor:
-        test = problem.x_test if scaling is None else scaling.apply(problem.x_test)
-        return chain.predict(trainer.state.params, test)
+    def warm_up(self, images: Images, what: dict[str, Any], settings: Sequence[Setting]) -> None:
+        """First use of every kernel, by learners that are thrown away."""
+        few = images._replace(x=images.x[:2048], y=images.y[:2048])
+        if int(few.y.max()) < int(images.y.max()):
+            return
+        for setting in {s.method: s for s in settings}.values():
+            run = Timed(self.learner(few, what["kind"], what["widths"], setting._replace(passes=2), 0), few)
+            run.one_pass()
 
-    return Learner(step, outputs)
+    # Choosing ----------------------------------------------------------------------------------------------------
 
+    def grid(self, passes: int) -> list[Setting]:
+        s = self.settings
+        found = [Setting("adam", passes, batch, lr) for batch in s.batches for lr in s.rates]
+        if s.muon and hasattr(torch.optim, "Muon"):
+            found += [Setting("muon", passes, s.batches[len(s.batches) // 2], lr) for lr in s.muon_rates]
+        return found
 
-def adam_learner(problem: Problem, seed: int, lr: float) -> Learner:
-    chain = mlp(problem.sizes)
-    module = chain.to_module(fresh_parameters(chain, seed, 1.0, None, problem.x.dtype, problem.x.device))
-    optimizer = torch.optim.Adam(module.parameters(), lr=lr)
+    def choose(
+        self, images: Images, what: dict[str, Any], short: int, long: int | None, grid: list[Setting]
+    ) -> None:
+        """Settings of Adam and Muon by held-out images: the soonest at each level, the best after so many passes."""
+        held = images.holding_out(self.settings.held_out)
+        what = what | {"part": "choose"}
+        self.warm_up(held, what, grid)
+        runs = self.interleaved(held, what, grid, 0)
+        if long is not None:
+            adams = [run for run in runs if run["setting"]["method"] == "adam"]
+            best = sorted(adams, key=lambda run: -run["accuracy"][-1])[:3]
+            muon = [run for run in runs if run["setting"]["method"] == "muon"]
+            best += sorted(muon, key=lambda run: -run["accuracy"][-1])[:1]
+            longer = [Setting(**run["setting"])._replace(passes=long) for run in best]
+            runs += self.interleaved(held, what, longer, 0)
+        for method in dict.fromkeys(run["setting"]["method"] for run in runs):
+            own = [run for run in runs if run["setting"]["method"] == method]
+            for level in what["levels"]:
+                there = [run for run in own if run["reached"][str(level)] is not None]
+                if there:
+                    first = min(there, key=lambda run: run["reached"][str(level)])
+                    self._note(what, method, f"level {level}", first)
+            for passes in dict.fromkeys(run["setting"]["passes"] for run in own):
+                ended = [run for run in own if run["setting"]["passes"] == passes]
+                self._note(what, method, f"passes {passes}", max(ended, key=lambda run: run["accuracy"][-1]))
 
-    def step() -> str | None:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(problem.x), problem.y).backward()
-        optimizer.step()
-        return None
+    def _note(self, what: dict[str, Any], method: str, use: str, run: dict[str, Any]) -> None:
+        about = {"data": what["data"], "network": what["network"], "method": method, "for": use}
+        self.chosen.append(about | {"setting": run["setting"], "name": run["name"]})
 
-    return Learner(step, lambda: module(problem.x_test))
+    def settings_for(self, what: dict[str, Any]) -> list[Setting]:
+        """All that were chosen for this problem."""
+        own = [c for c in self.chosen if (c["data"], c["network"]) == (what["data"], what["network"])]
+        return list(dict.fromkeys(Setting(**c["setting"]) for c in own))
 
+    # Testing -----------------------------------------------------------------------------------------------------
 
-def learner(name: str, problem: Problem, seed: int) -> Learner:
-    make = adam_learner if name == "adam" else dladmm_learner
-    return make(problem, seed, **SETTINGS[name])
+    def test(self, images: Images, what: dict[str, Any], lengths: Sequence[int], seeds: int) -> None:
+        """Streaming mode and what was chosen, on the test images; of streaming mode more seeds."""
+        what = what | {"part": "test"}
+        opponents = self.settings_for(what)
+        streaming = [Setting("streaming", passes) for passes in lengths]
+        self.warm_up(images, what, [*streaming, *opponents])
+        for seed in range(seeds):
+            some = opponents if seed < self.settings.opponent_seeds else []
+            self.interleaved(images, what, [*streaming, *some], seed)
 
+    def fresh_processes(self, file: Path, what: dict[str, Any], passes: int) -> None:
+        """Clock (b): streaming mode, and every setting that was chosen for a level."""
+        levels = {f"level {level}" for level in what["levels"]}
+        own = [c for c in self.chosen if c["data"] == what["data"] and c["network"] == what["network"]]
+        adams = [Setting(**c["setting"]) for c in own if c["for"] in levels and c["method"] == "adam"]
+        for setting in [Setting("streaming", passes), *dict.fromkeys(adams)]:
+            for seed in range(self.settings.fresh_repeats):
+                self.check()
+                s = self.settings
+                given = {
+                    "file": str(file), "device": s.device, "rows": s.rows, "threads": s.threads, "kind": what["kind"],
+                    "widths": what["widths"], "setting": setting._asdict(), "seed": seed, "levels": what["levels"],
+                    "until": self.until, "began": time.time(),
+                }  # fmt: skip
+                command = [sys.executable, str(HERE / "fresh_process.py"), json.dumps(given)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    self.say(f"fresh process of {setting.name} failed: {done.stderr[-400:]}")
+                    continue
+                about = {
+                    "data": what["data"],
+                    "setting": setting._asdict(),
+                    "name": setting.name,
+                    "seed": seed,
+                }
+                self.fresh.append(about | json.loads(done.stdout.splitlines()[-1]))
+                self.say(f"{what['data']}, fresh process, {setting.name}: {self.fresh[-1]['seen']}")
 
-class Run:
-    """One learner with one seed: its clock, and the test accuracy after every iteration."""
+    # All of it ---------------------------------------------------------------------------------------------------
 
-    def __init__(self, name: str, problem: Problem, seed: int) -> None:
-        self.name, self.problem, self.seed = name, problem, seed
-        self.seconds: list[float] = []
-        self.accuracy: list[float] = []
-        self.ended: str | None = None
-        began = self._now()
-        self._learner = learner(name, problem, seed)
-        self.set_up = self._now() - began
+    def measure(self, files: dict[str, Path]) -> None:
+        s = self.settings
+        loaded = {name: read_images(file, s.device, s.rows) for name, file in files.items()}
+        mlps = {
+            name: {"data": name, "network": "mlp", "kind": "mlp", "widths": s.widths, "levels": self.levels(name)}
+            for name in files
+        }  # fmt: skip
+        if "choose" in s.parts:
+            for name, images in loaded.items():
+                self.choose(images, mlps[name], s.passes[0], s.passes[-1], self.grid(s.passes[0]))
+        if "test" in s.parts:
+            for name, images in loaded.items():
+                self.test(images, mlps[name], s.passes, s.seeds)
+        first = next(iter(files))
+        if "step" in s.parts:
+            self.check()
+            self.steps = step_costs(loaded[first], s.widths)
+            self.say(f"milliseconds per step: {self.steps}")
+        if "fresh" in s.parts:
+            for name, file in files.items():
+                self.fresh_processes(file, mlps[name], s.passes[-1])
+        if "cnn" in s.parts and loaded[first].x.shape[1] == 784:
+            what = mlps[first] | {"network": "cnn", "kind": "cnn", "levels": CNN_LEVELS}
+            adams = [x for x in self.grid(s.passes[0]) if x.method == "adam"]
+            self.choose(loaded[first], what, s.passes[0], None, adams)
+            self.test(loaded[first], what, s.passes[:1], min(3, s.seeds))
+        if "deep" in s.parts:
+            what = mlps[first] | {"network": "deep", "widths": DEEP, "levels": CNN_LEVELS[:0]}
+            middle = s.batches[len(s.batches) // 2]
+            adams = [Setting("adam", s.passes[-1], middle, lr) for lr in s.rates]
+            self.choose(loaded[first], what, s.passes[-1], None, adams)
+            self.test(loaded[first], what, s.passes[-1:], min(3, s.seeds))
 
-    def _now(self) -> float:
-        synchronize(self.problem.x.device)
-        return time.perf_counter()
+    def levels(self, name: str) -> list[float]:
+        if self.settings.levels is not None:
+            return list(self.settings.levels)
+        return LEVELS["fashion" if "fashion" in name else "mnist"]
 
-    def turn(self, settings: argparse.Namespace) -> None:
-        """One iteration, or the epochs Adam has in the place of one."""
-        for _ in range(settings.adam_epochs if self.name == "adam" else 1):
-            if self.ended is None and not self.done(settings):
-                self.iterate()
-
-    def done(self, settings: argparse.Namespace) -> bool:
-        return bool(settings.stop and self.accuracy and max(self.accuracy) >= max(settings.levels))
-
-    def iterate(self) -> None:
-        began = self._now()
-        self.ended = self._learner.step()
-        seconds = self._now() - began
-        if self.ended is None:
-            self.seconds.append((self.seconds[-1] if self.seconds else self.set_up) + seconds)
-            with torch.no_grad():
-                hits = self._learner.outputs().argmax(1) == self.problem.y_test
-            self.accuracy.append(float(hits.double().mean()))
-
-    @property
-    def pace(self) -> float:
-        """The median seconds of an iteration."""
-        steps = [later - earlier for earlier, later in pairwise([self.set_up, *self.seconds])]
-        return statistics.median(steps) if steps else 0.0
-
-    def reached(self, level: float) -> dict[str, Any] | None:
-        """The first iteration at this level and the seconds until then; None where there was none."""
-        for k, value in enumerate(self.accuracy, start=1):
-            if value >= level:
-                steady = self.set_up + k * self.pace
-                return {"iteration": k, "seconds": self.seconds[k - 1], "steady_seconds": steady}
-        return None
-
-    def report(self, levels: list[float]) -> dict[str, Any]:
-        return {
-            "learner": self.name,
-            "seed": self.seed,
-            "set_up_seconds": self.set_up,
-            "median_iteration_seconds": self.pace,
-            "iterations": len(self.accuracy),
-            "ended": self.ended,
-            "best_accuracy": max(self.accuracy, default=None),
-            "reached": {str(level): self.reached(level) for level in levels},
-            "seconds": self.seconds,
-            "accuracy": self.accuracy,
+    def report(self) -> dict[str, Any]:
+        settings = {
+            key: value for key, value in vars(self.settings).items() if key not in ("command", "data", "out")
         }
+        return rounded(
+            {
+                "command": self.settings.command,
+                "machine": machine.describe(self.settings.device),
+                "settings": settings,
+                "ended": self.ended,
+                "chosen": self.chosen,
+                "levels": level_rows(self),
+                "accuracies": accuracy_rows(self.runs),
+                "steps": self.steps,
+                "fresh": self.fresh,
+                "runs": self.runs,
+            }
+        )
 
 
-def summarised(runs: list[dict[str, Any]], levels: list[float]) -> list[dict[str, Any]]:
-    """For every learner and level: how many seeds reached it, and the median of theirs against Adam's."""
-    rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys(run["learner"] for run in runs):
-        of_it = [run for run in runs if run["learner"] == name]
-        for level in levels:
-            found = [run["reached"][str(level)] for run in of_it if run["reached"][str(level)] is not None]
-            rows.append(
-                {
-                    "learner": name,
-                    "level": level,
-                    "seeds": len(of_it),
-                    "seeds_that_reached_it": len(found),
-                }
-                | {
-                    f"median_{key}": statistics.median(f[key] for f in found) if found else None
-                    for key in ("iteration", "seconds", "steady_seconds")
-                }
-            )
-    adam = {row["level"]: row for row in rows if row["learner"] == "adam"}
-    for row in rows:
-        for key in ("seconds", "steady_seconds"):
-            own, theirs = row[f"median_{key}"], adam.get(row["level"], {}).get(f"median_{key}")
-            row[f"{key}_to_adams"] = None if own is None or theirs is None else own / theirs
+# Tables ------------------------------------------------------------------------------------------------------------
+
+
+def level_rows(bench: Bench) -> list[dict[str, Any]]:
+    """Seconds to each level, by both clocks: streaming mode with most passes, and what was chosen for that level."""
+    rows = []
+    tested = [run for run in bench.runs if run["part"] == "test" and run["reached"]]
+    for data, net in dict.fromkeys((run["data"], run["network"]) for run in tested):
+        own = [run for run in tested if (run["data"], run["network"]) == (data, net)]
+        streaming = [run["setting"] for run in own if run["setting"]["method"] == "streaming"]
+        longest = max(streaming, key=lambda setting: setting["passes"]) if streaming else None
+        for level in own[0]["reached"]:
+            found = {"streaming": longest}
+            for c in bench.chosen:
+                if (c["data"], c["network"], c["for"]) == (data, net, f"level {level}"):
+                    found[c["method"]] = c["setting"]
+            at = [_at_level(bench, own, data, net, method, s, level) for method, s in found.items() if s]
+            theirs = [
+                row["seconds"] for row in at if row["method"] != "streaming" and row["seconds"] is not None
+            ]
+            fresh = [row["fresh"] for row in at if row["method"] != "streaming" and row["fresh"] is not None]
+            for row in at:
+                for key, others in (("seconds", theirs), ("fresh", fresh)):
+                    ratio = row[key] / min(others) if row[key] is not None and others else None
+                    row[f"{key}_to_best"] = ratio
+            rows += at
     return rows
 
 
-def warmed(name: str, problem: Problem) -> float:
-    """The seconds of the first iterations in this process, by a learner that is thrown away."""
-    synchronize(problem.x.device)
-    began = time.perf_counter()
-    first = learner(name, problem, 0)
-    for _ in range(WARM_CALLS + 2 if SETTINGS[name].get("compile") else 1):
-        first.step()
-    synchronize(problem.x.device)
-    return time.perf_counter() - began
-
-
-def measure(settings: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(settings.threads)
-    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
-    problem = problem_of(settings)
-    compiles = problem.x.is_cuda and not settings.no_compile
-    names = [name for name, of in SETTINGS.items() if compiles or not of.get("compile")]
-    warm_up = {name: warmed(name, problem) for name in names}
-    reports = []
-    for seed in range(settings.seeds):
-        runs = [Run(name, problem, seed) for name in names]
-        going = list(runs)
-        for _ in range(settings.iterations):
-            for run in going:
-                run.turn(settings)
-            going = [run for run in going if run.ended is None and not run.done(settings)]
-        reports += [run.report(settings.levels) for run in runs]
-        shown = ", ".join(f"{run.name} {max(run.accuracy, default=0.0):.4f}" for run in runs)
-        print(f"seed {seed}, best test accuracies: {shown}", file=sys.stderr, flush=True)
-    reports = rounded(reports)  # what is summarised is what is printed
+def _at_level(
+    bench: Bench, runs: list[dict[str, Any]], data: str, net: str, method: str, setting: dict[str, Any], level: str
+) -> dict[str, Any]:  # fmt: skip
+    own = [run["reached"][level] for run in runs if run["setting"] == setting]
+    there = [seconds for seconds in own if seconds is not None]
+    same = [run for run in bench.fresh if run["data"] == data and run["setting"] == setting and net == "mlp"]
+    fresh = [run["seen"][level] for run in same if run["seen"].get(level) is not None]
     return {
-        "command": settings.command,
-        "machine": machine.describe(settings.device),
-        "settings": {key: value for key, value in vars(settings).items() if key not in ("command", "plot")}
-        | {"sizes": problem.sizes, "training_rows": len(problem.x), "test_rows": len(problem.x_test)},
-        "learners": {name: SETTINGS[name] for name in names},
-        "warm_up_seconds": rounded(warm_up),
-        "summary": rounded(summarised(reports, settings.levels)),
-        "runs": reports,
+        "data": data,
+        "network": net,
+        "level": float(level),
+        "method": method,
+        "name": Setting(**setting).name,
+        "seeds": len(own),
+        "seeds_that_reached_it": len(there),
+        "seconds": statistics.median(there) if there else None,
+        "fresh": statistics.median(fresh) if fresh else None,
     }
+
+
+def accuracy_rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Test accuracy after all planned passes: mean and least over seeds, and median seconds."""
+    rows = []
+    whole = [run for run in runs if run["part"] == "test" and run["whole"]]
+    for key in dict.fromkeys((run["data"], run["network"], run["name"]) for run in whole):
+        own = [run for run in whole if (run["data"], run["network"], run["name"]) == key]
+        last = [run["accuracy"][-1] for run in own]
+        rows.append(
+            dict(zip(("data", "network", "name"), key, strict=True))
+            | {"seeds": len(own), "mean": statistics.fmean(last), "least": min(last)}
+            | {"seconds": statistics.median(run["seconds"][-1] for run in own)}
+        )
+    return rows
 
 
 def table(report: dict[str, Any]) -> str:
     """The report for people."""
-    settings, where = report["settings"], report["machine"]
-    sizes = "-".join(map(str, settings["sizes"]))
-    lines = [
-        f"{settings['dataset']}, {sizes}, {settings['training_rows']} training rows, "
-        f"{settings['seeds']} seeds, {where['device']}, {where['threads']} threads, {where['cpu']}, "
-        f"torch {where['torch']}",
-        "",
-        f"{'':22} {'level':>6} {'iteration':>9} {'seconds':>9} {'to Adam':>8} "
-        f"{'steady':>9} {'to Adam':>8} {'seeds':>6}",
-    ]
-    for row in report["summary"]:
-        level, counted = f"{100 * row['level']:g} %", f"{row['seeds_that_reached_it']}/{row['seeds']}"
-        cells = [
-            ("median_iteration", 9, "g"),
-            ("median_seconds", 9, ".3f"),
-            ("seconds_to_adams", 8, ".2f"),
-            ("median_steady_seconds", 9, ".3f"),
-            ("steady_seconds_to_adams", 8, ".2f"),
+    where = report["machine"]
+    lines = [f"{where['device']}, {where['cpu']}, torch {where['torch']}; {report['ended']}", ""]
+    lines.append(f"{'level':>7} {'(a) s':>8} {'ratio':>6} {'(b) s':>8} {'ratio':>6} {'seeds':>6}  method")
+    for data, net in dict.fromkeys((row["data"], row["network"]) for row in report["levels"]):
+        lines.append(f"{data}, {net}")
+        for row in report["levels"]:
+            if (row["data"], row["network"]) == (data, net):
+                counted = f"{row['seeds_that_reached_it']}/{row['seeds']}"
+                numbers = [
+                    f"{_shown(row[key], how):>{wide}}"
+                    for key, how, wide in (
+                        ("seconds", ".3f", 8), ("seconds_to_best", ".2f", 6),
+                        ("fresh", ".2f", 8), ("fresh_to_best", ".2f", 6),
+                    )
+                ]  # fmt: skip
+                level = f"{100 * row['level']:g} %"
+                lines.append(f"{level:>7} {' '.join(numbers)} {counted:>6}  {row['name']}")
+    lines += ["", f"{'accuracy':>8} {'least':>7} {'seconds':>8} {'seeds':>6}  after all passes"]
+    for data, net in dict.fromkeys((row["data"], row["network"]) for row in report["accuracies"]):
+        lines.append(f"{data}, {net}")
+        lines += [
+            f"{row['mean']:8.4f} {row['least']:7.4f} {row['seconds']:8.2f} {row['seeds']:6d}  {row['name']}"
+            for row in report["accuracies"]
+            if (row["data"], row["network"]) == (data, net)
         ]
-        shown = [f"{'-' if row[key] is None else format(row[key], how):>{w}}" for key, w, how in cells]
-        lines.append(f"{row['learner']:22} {level:>6} {' '.join(shown)} {counted:>6}")
-    lines.append("")
-    for name, seconds in report["warm_up_seconds"].items():
-        best = [run["best_accuracy"] for run in report["runs"] if run["learner"] == name]
-        most = max((value for value in best if value is not None), default=float("nan"))
-        lines.append(f"{name:22} best test accuracy {most:.4f}, warm-up {seconds:.2f} s")
+    if report["steps"]:
+        lines += ["", "milliseconds per step, batch 512"]
+        lines += [f"{name:22} {_shown(value, '.3f')}" for name, value in report["steps"].items()]
     return "\n".join(lines)
 
 
-def plot(report: dict[str, Any], path: str) -> str:
-    """Accuracy against seconds, a line a seed; says what was done."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "no plot: matplotlib is not installed"
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for run in report["runs"]:
-        name = run["learner"]
-        label = name if run["seed"] == 0 else None
-        axes.plot(run["seconds"], run["accuracy"], color=COLOURS[name], linewidth=1.3, label=label)
-    for level in report["settings"]["levels"]:
-        axes.axhline(level, color="#999999", linewidth=0.6, linestyle=":")
-    of = report["settings"]
-    sizes = "-".join(map(str, of["sizes"]))
-    axes.set(
-        xscale="log",
-        xlabel="seconds of training",
-        ylabel="test accuracy",
-        ylim=(min(report["settings"]["levels"]) - 0.1, 1.0),
-        title=f"{of['dataset']}, {sizes}, {of['training_rows']:,} training rows",
-    )
-    axes.legend(frameon=False, loc="lower right")
-    figure.savefig(path, dpi=150)
-    return f"plot: {path}"
+def _shown(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
 
 
-def levels(text: str) -> list[float]:
-    found = sorted(float(part) for part in text.split(",") if part)
-    if not found or not all(0 < level <= 1 for level in found):
-        raise argparse.ArgumentTypeError(f"levels are shares between 0 and 1, such as 0.9,0.95; got {text!r}")
-    return found
+# The command -------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def files_of(settings: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The npz file of every data set; the library's own sets are written to ``folder`` as such files."""
+    data = settings.data
+    if data is not None and data.is_file():
+        yield data.stem, data
+        return
+    for name in settings.sets:
+        if data is not None and (data / f"{name}.npz").is_file():
+            yield name, data / f"{name}.npz"
+            continue
+        found = datasets.load(
+            "fashion_mnist" if name == "fashion" else name, data_dir=None if data is None else str(data)
+        )
+        file = folder / f"{name}.npz"
+        parts = (found.x_train, found.y_train, found.x_test, found.y_test)
+        np.savez(file, **dict(zip(("X", "y", "Xt", "yt"), (p.numpy() for p in parts), strict=True)))
+        yield name, file
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    def several(read: Any) -> Any:
+        return lambda text: [read(part) for part in text.split(",") if part]
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dataset", choices=["mnist", "fashion_mnist", "digits"], default="mnist")
-    parser.add_argument("--rows", type=int, help="training rows, the first ones; all by default")
-    parser.add_argument("--widths", type=whole_numbers, default=[1000, 1000], help="hidden units: 1000,1000")
-    parser.add_argument("--levels", type=levels, default=[0.90, 0.95, 0.97], help="0.9,0.95,0.97")
-    parser.add_argument("--seeds", type=int, default=1, help="how many initialisations")
-    parser.add_argument("--iterations", type=int, default=200, help="of every learner, at most")
-    parser.add_argument("--adam-epochs", type=int, default=2, help="of Adam for each iteration of the others")
-    parser.add_argument("--stop", action="store_true", help="end a learner once it has reached every level")
-    parser.add_argument("--no-compile", action="store_true", help="leave the compiled learner out on a GPU")
-    parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--plot", metavar="FILE", help="accuracy against seconds, where matplotlib is installed"
+    add = parser.add_argument
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--data", type=Path, help="a folder or an npz file; else $DLADMM_DATA")
+    add("--sets", type=several(str), help="mnist,fashion")
+    add("--parts", type=several(str), help=",".join(PARTS))
+    add("--rows", type=int, help="training rows (all)")
+    add("--held-out", type=int, default=5000, help="training rows to choose settings by")
+    add("--widths", type=several(int), default=[1000, 1000])
+    add("--batches", type=several(int))
+    add("--rates", type=several(float))
+    add("--muon-rates", type=several(float), default=list(MUON_RATES))
+    add("--no-muon", dest="muon", action="store_false")
+    add("--passes", type=several(int), help="of the short and the long runs (5,10)")
+    add("--levels", type=several(float), help="in place of those of the data set")
+    add("--seeds", type=int, help="of streaming mode (5)")
+    add("--opponent-seeds", type=int, help="of Adam and Muon (3)")
+    add("--fresh-repeats", type=int, default=1)
+    add("--threads", type=int)
+    add(
+        "--small", action="store_true", help="for two CPU cores: MNIST, three Adams, 2 and 5 passes, one seed"
     )
-    parser.add_argument("--json", action="store_true")
+    add("--budget-seconds", type=float)
+    add("--out", type=Path, help="write the JSON object to this file")
+    add("--json", action="store_true", help="JSON to standard output, the table to standard error")
     settings = parser.parse_args(arguments)
-    if min(settings.iterations, settings.seeds, settings.adam_epochs) < 1:
-        parser.error("--iterations, --seeds and --adam-epochs must be at least 1")
+    defaults: dict[str, tuple[Any, Any]] = {  # whole, small
+        "sets": (["mnist", "fashion"], ["mnist"]),
+        "parts": (list(PARTS), ["choose", "test", "step", "fresh"]),
+        "batches": (list(BATCHES), list(BATCHES)),
+        "rates": (list(RATES), [1e-3]),
+        "passes": ([5, 10], [2, 5]),
+        "seeds": (5, 1),
+        "opponent_seeds": (3, 1),
+        "budget_seconds": (235.0, 600.0),
+    }
+    for name, (whole, small) in defaults.items():
+        if getattr(settings, name) is None:
+            setattr(settings, name, small if settings.small else whole)
+    settings.muon = settings.muon and not settings.small
+    wrong = sorted(set(settings.parts) - set(PARTS))
+    if wrong:
+        parser.error(f"--parts knows {', '.join(PARTS)}, got {', '.join(wrong)}")
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
-    if settings.plot:  # where a picture was put says nothing of the figures
-        given = given.replace(f"--plot {settings.plot}", "").replace(f"--plot={settings.plot}", "")
-    settings.command = " ".join(f"python benchmarks/time_to_accuracy.py {given}".split())
-    report = measure(settings)
-    people = sys.stderr if settings.json else sys.stdout
-    print(table(report), file=people)
-    if settings.plot:
-        print(plot(report, settings.plot), file=people)
+    settings.command = f"python benchmarks/time_to_accuracy.py {given}".strip()
+    return settings
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    settings = parsed(arguments)
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+        os.environ["OMP_NUM_THREADS"] = str(settings.threads)
+    bench = Bench(settings)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            bench.measure(dict(files_of(settings, Path(folder))))
+    except (OverError, KeyboardInterrupt):
+        bench.ended = "ended before all was measured"
+        bench.say("the time is over")
+    report = bench.report()
+    if settings.out is not None:
+        settings.out.write_text(dumps(report) + "\n", encoding="utf-8")
+    print(table(report), file=sys.stderr if settings.json else sys.stdout, flush=True)
     if settings.json:
-        print(dumps(report))
+        with suppress(BrokenPipeError):
+            print(dumps(report))
 
 
 if __name__ == "__main__":

@@ -1,129 +1,211 @@
-"""Time to accuracy: levels are reached where the printed curves say so, and training is the library's own."""
+"""Time to accuracy: levels are reached where the curves say, settings are the soonest, runs are the library's own."""
 
 from __future__ import annotations
 
+import json
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from running_benchmarks import BENCHMARKS, run_benchmark
 
 sys.path.insert(0, str(BENCHMARKS))
 
-from compact_json import rounded
-from time_to_accuracy import CONVERGENT, Problem, Run, plot, summarised, table
+from plain_torch import PlainTorch, Setting, Timed, read_images
+from step_cost import step_costs
+from streamed import Streamed
+from time_to_accuracy import Bench, level_rows, parsed, table
 
 import dladmm
-from dladmm import baselines, datasets
+from dladmm import datasets
 
 LEVELS = [0.5, 0.7, 1.0]
-ITERATIONS, EPOCHS = 6, 18
 
 
 @pytest.fixture(scope="module")
-def run():
-    sizes = ["--dataset", "digits", "--rows", "300", "--widths", "20", "--levels", "0.7,0.5,1"]
-    much = ["--seeds", "2", "--iterations", str(ITERATIONS), "--adam-epochs", "3", "--threads", "1"]
-    return run_benchmark("time_to_accuracy.py", *sizes, *much, "--plot", "accuracy.png")
+def digits(tmp_path_factory):
+    data = datasets.load("digits")
+    parts = {"X": data.x_train[:400], "y": data.y_train[:400], "Xt": data.x_test, "yt": data.y_test}
+    file = tmp_path_factory.mktemp("data") / "digits.npz"
+    np.savez(file, **{name: part.numpy() for name, part in parts.items()})
+    return file
 
 
-def test_every_learner_and_seed_has_a_curve(run):
+@pytest.fixture(scope="module")
+def run(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "time.json"
+    sizes = [
+        "--data",
+        str(digits),
+        "--widths",
+        "20",
+        "--held-out",
+        "100",
+        "--levels",
+        "0.5,0.7,1",
+        "--no-muon",
+    ]
+    much = [
+        "--batches",
+        "16,32",
+        "--rates",
+        "2e-3,1e-2",
+        "--passes",
+        "2,3",
+        "--seeds",
+        "2",
+        "--opponent-seeds",
+        "1",
+    ]
+    parts = ["--parts", "choose,test,fresh", "--device", "cpu", "--threads", "1", "--out", str(out)]
+    report, shown = run_benchmark("time_to_accuracy.py", *sizes, *much, *parts)
+    assert json.loads(out.read_text()) == report
+    return report, shown
+
+
+def test_all_was_measured_and_shown(run):
     report, shown = run
-    names = ["accelerated", "adam", "convergent"]
-    assert [(r["learner"], r["seed"]) for r in report["runs"]] == [(n, s) for s in (0, 1) for n in names]
-    assert report["settings"]["sizes"] == [64, 20, 10]
-    assert report["settings"]["training_rows"] == 300
-    assert set(report["warm_up_seconds"]) == set(names)
-    for of in report["runs"]:
-        expected = EPOCHS if of["learner"] == "adam" else ITERATIONS
-        assert of["iterations"] == len(of["seconds"]) == len(of["accuracy"]) == expected
-        assert of["ended"] is None
-        assert 0 < of["set_up_seconds"] <= of["seconds"][0]
-        assert of["seconds"] == sorted(of["seconds"])
-        assert of["best_accuracy"] == max(of["accuracy"])
+    assert report["ended"] == "complete"
     assert table(report) in shown
-    assert report["command"].endswith(f"--iterations {ITERATIONS} --adam-epochs 3 --threads 1 --json")
-    assert "no plot: matplotlib is not installed" in shown
+    held = [r for r in report["runs"] if r["part"] == "choose"]
+    assert len(held) == 4 + 3
+    tested = [r["name"] for r in report["runs"] if r["part"] == "test" and r["seed"] == 1]
+    assert tested == ["streaming, 2 passes", "streaming, 3 passes"]
+    for of in report["runs"]:
+        assert of["whole"]
+        assert of["seconds"] == sorted(of["seconds"])
+        assert len(of["seconds"]) == len(of["accuracy"]) >= of["passes"]
 
 
 def test_levels_are_reached_where_the_curves_say(run):
-    report, _ = run
-    for of in report["runs"]:
-        assert set(of["reached"]) == {str(level) for level in LEVELS}
+    for of in run[0]["runs"]:
         for level in LEVELS:
             found = of["reached"][str(level)]
             if found is None:
-                assert of["best_accuracy"] < level
+                assert max(of["accuracy"]) < level
             else:
-                k = found["iteration"]
-                assert of["accuracy"][k - 1] >= level > max(of["accuracy"][: k - 1], default=0.0)
-                assert of["seconds"][k - 1] == found["seconds"]
-                steady = of["set_up_seconds"] + k * of["median_iteration_seconds"]
-                assert found["steady_seconds"] == pytest.approx(steady, rel=1e-4)
-    fast = [of["reached"]["0.5"] for of in report["runs"] if of["learner"] == "accelerated"]
-    assert None not in fast  # something is learned
+                k = of["seconds"].index(found)
+                assert of["accuracy"][k] >= level > max(of["accuracy"][:k], default=0.0)
 
 
-def test_summary_is_of_the_printed_runs(run):
+def test_the_soonest_on_held_out_rows_is_chosen_for_each_level(run):
     report, _ = run
-    assert report["summary"] == rounded(summarised(report["runs"], LEVELS))
-    assert len(report["summary"]) == 3 * len(LEVELS)
-    for row in report["summary"]:
-        assert row["seeds"] == 2
-        assert (row["seeds_that_reached_it"] == 0) == (row["median_seconds"] is None)
+    held = [r for r in report["runs"] if r["part"] == "choose"]
+    for chosen in report["chosen"]:
+        kind, _, value = chosen["for"].partition(" ")
+        if kind == "level":
+            times = {r["name"]: r["reached"][value] for r in held if r["reached"][value] is not None}
+            assert chosen["name"] == min(times, key=times.get)
+        else:
+            ends = {r["name"]: r["accuracy"][-1] for r in held if r["setting"]["passes"] == int(value)}
+            assert ends[chosen["name"]] == max(ends.values())
+    assert {"passes 2", "passes 3", "level 0.5"} <= {chosen["for"] for chosen in report["chosen"]}
 
 
-def test_summary_compares_with_adam():
-    def of(learner, seconds):
-        hit = None if seconds is None else {"iteration": 4, "seconds": seconds, "steady_seconds": seconds / 2}
-        return {"learner": learner, "reached": {"0.9": hit}}
-
-    runs = [of("accelerated", 1.0), of("accelerated", 3.0), of("adam", 4.0), of("adam", None)]
-    ours, adam = summarised([*runs, of("convergent", None)], [0.9])[:2]
-    assert (ours["median_steady_seconds"], ours["steady_seconds_to_adams"]) == (1.0, 0.5)
-    assert (ours["median_seconds"], ours["seeds_that_reached_it"], ours["seconds_to_adams"]) == (2.0, 2, 0.5)
-    assert (adam["median_seconds"], adam["seeds_that_reached_it"]) == (4.0, 1)
-    assert summarised([of("convergent", None)], [0.9])[0]["seconds_to_adams"] is None
+def test_fresh_processes_count_from_their_start(run):
+    report, _ = run
+    assert report["fresh"][0]["name"] == "streaming, 3 passes"
+    for of in report["fresh"]:
+        seen = [seconds for seconds in of["seen"].values() if seconds is not None]
+        assert all(seconds > of["first_step"] > 0.1 for seconds in seen)  # torch alone takes longer to import
+    streaming = [row for row in report["levels"] if row["method"] == "streaming" and row["level"] == 0.5]
+    assert streaming[0]["fresh"] == report["fresh"][0]["seen"]["0.5"]
 
 
-def test_learners_train_as_the_library_does():
-    """The accuracies of dladmm.train and of the Adam baseline, iteration by iteration."""
-    data = datasets.load("digits")
-    x, y = data.x_train[:200], data.y_train[:200]
-    sizes = [64, 15, 10]
-    problem = Problem(x, y, data.x_test, data.y_test, sizes)
-    common = {
-        "validation": (data.x_test, data.y_test),
-        "max_iter": 4,
-        "diagnostics_every": 1,
-        "random_state": 1,
+def test_the_clock_stands_still_while_accuracy_is_looked_at(digits):
+    images = read_images(digits, "cpu")
+    learner = PlainTorch(images, "mlp", [8], Setting("adam", 1, 16, 1e-3), 0)
+    outputs = learner.outputs
+
+    def slow():
+        import time
+
+        time.sleep(0.05)
+        return outputs()
+
+    learner.outputs = slow
+    run = Timed(learner, images)
+    run.one_pass()
+    assert run.looking > 0.05 * len(run.accuracy)
+    assert learner.steps == learner.batches_per_pass == 25
+    assert run.reached(0.0) == run.seconds[0]
+    assert run.reached(1.1) is None
+
+
+def test_streaming_is_what_the_library_trains(digits):
+    images = read_images(digits, "cpu")
+    learner = Streamed(images, "mlp", [12], Setting("streaming", 3), 1)
+    ticks = []
+    for _ in range(3):
+        learner.one_pass(lambda: ticks.append(1))
+    result = dladmm.train(
+        dladmm.mlp([64, 12, 10]),
+        images.x,
+        images.y,
+        mode="streaming",
+        max_iter=3,
+        random_state=1,
+        device="cpu",
+    )
+    with torch.no_grad():
+        expected = result.module(images.x_test)
+    torch.testing.assert_close(learner.outputs(), expected, rtol=1e-3, atol=1e-3)
+    assert len(ticks) == 3 * learner.batches_per_pass
+
+
+def test_pixels_become_shares(tmp_path):
+    whole = np.full((4, 2, 2), 255, dtype=np.uint8)
+    np.savez(tmp_path / "bytes.npz", X=whole, y=np.zeros(4), Xt=whole, yt=np.zeros(4))
+    images = read_images(tmp_path / "bytes.npz", "cpu", rows=3)
+    assert images.x.shape == (3, 4)
+    assert float(images.x.max()) == 1.0
+    assert images.y.dtype == torch.int64
+
+
+def test_a_spent_budget_ends_the_run_and_leaves_what_there_is(digits, tmp_path, capsys):
+    from time_to_accuracy import main
+
+    out = tmp_path / "time.json"
+    main(
+        [
+            "--data",
+            str(digits),
+            "--budget-seconds",
+            "0",
+            "--device",
+            "cpu",
+            "--held-out",
+            "100",
+            "--out",
+            str(out),
+        ]
+    )
+    assert json.loads(out.read_text())["ended"] == "ended before all was measured"
+    assert "ended before all was measured" in capsys.readouterr().out
+
+
+def test_ratios_are_to_the_best_opponent():
+    bench = Bench(parsed(["--device", "cpu"]))
+    settings = {
+        "streaming": Setting("streaming", 10),
+        "adam": Setting("adam", 5, 128, 1e-3),
+        "muon": Setting("muon", 5, 256, 1e-3),
     }
-    results = {
-        "accelerated": dladmm.train(dladmm.mlp(sizes), x, y, mode="accelerated", **common),
-        "convergent": dladmm.train(dladmm.mlp(sizes), x, y, **CONVERGENT, **common),
-        "adam": baselines.train("adam", dladmm.mlp(sizes), x, y, **common),
-    }
-    for name, result in results.items():
-        run = Run(name, problem, 1)
-        for _ in range(4):
-            run.iterate()
-        assert run.accuracy == pytest.approx(result.history["val_accuracy"], abs=0.006)  # two of 360 images
+    for method, seconds in (("streaming", 1.0), ("adam", 3.0), ("muon", 4.0)):
+        setting = settings[method]._asdict()
+        about = {"data": "mnist", "network": "mlp", "setting": setting}
+        bench.runs.append(about | {"part": "test", "reached": {"0.95": seconds}})
+        if method != "streaming":
+            bench.chosen.append(about | {"method": method, "for": "level 0.95"})
+    rows = {row["method"]: row for row in level_rows(bench)}
+    assert rows["streaming"]["seconds_to_best"] == pytest.approx(1 / 3)
+    assert rows["muon"]["seconds_to_best"] == pytest.approx(4 / 3)
+    assert rows["streaming"]["fresh_to_best"] is None
 
 
-def test_run_says_why_it_ended():
-    data = datasets.load("digits")
-    problem = Problem(data.x_train[:50], data.y_train[:50], data.x_test, data.y_test, [64, 8, 10])
-    run = Run("convergent", problem, 0)
-    run.iterate()
-    step = run._learner.step
-    run._learner = run._learner._replace(step=lambda: "STALLED")
-    run.iterate()
-    assert (run.ended, len(run.accuracy), len(run.seconds)) == ("STALLED", 1, 1)
-    assert step() is None
-
-
-def test_plot_draws_every_run(run, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "accuracy.png"
-    assert plot(run[0], str(path)) == f"plot: {path}"
-    assert path.read_bytes().startswith(b"\x89PNG")
+def test_steps_are_timed_side_by_side(digits):
+    found = step_costs(read_images(digits, "cpu"), [8], batch=32, warm=3)
+    assert found["ratio"] == pytest.approx(found["streaming"] / found["adam"])
+    assert found["ratio, recorded"] is None

@@ -16,7 +16,8 @@ from dladmm.api import train as api
 from dladmm.base.errors import DataError
 from dladmm.cli.run_config import RunConfig
 from dladmm.compare import comparison as compare
-from dladmm.compare.comparison import METHODS, Comparison, run_comparison
+from dladmm.compare.comparison import Comparison, run_comparison
+from dladmm.compare.contender import METHODS
 from dladmm.compare.table import show, summary
 from dladmm.report import read_report
 from dladmm.report.data import Run
@@ -143,7 +144,7 @@ def test_an_interrupted_cell_is_not_kept_and_the_next_run_goes_on(own, tmp_path,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": ("sgd",)}, "unknown method sgd; known are dladmm, accelerated, gd"),
+        ({"methods": ("sgd",)}, "unknown method sgd; known are dladmm, accelerated, streaming, gd"),
         ({"methods": ()}, "no method was given"),
         ({"methods": ("adam", "adam")}, "named twice"),
         ({"methods": ("adam",), "seeds": 0}, "seeds must be a whole number >= 1"),

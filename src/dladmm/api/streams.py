@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from dladmm.engine.batches import ArrayBatches, Batches, default_batch_size
+from dladmm.engine.batches import ArrayBatches, Batches, default_batch_size, monitor_rows
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
-
-MONITOR_ROWS = 2048
-"""Rows of the monitor sample, at most."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,5 @@ def stream_of_arrays(
     if size is None:
         size = default_batch_size(len(x), convolutions=chain.has_images)
     batches = ArrayBatches(x, target, weight, counts, size, seed)
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randperm(len(x), generator=generator)[:MONITOR_ROWS].sort().values.to(x.device)
-    monitor = batches.batch(rows)
+    monitor = batches.batch(monitor_rows(len(x), seed, x.device))
     return Stream(batches, monitor.x, monitor.target, monitor.weight, monitor.counts)

@@ -207,7 +207,7 @@ def train(
     check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
     scaling = None
     if chosen.scale_inputs:
-        length = STREAMED_LENGTH if chosen.mode == "streaming" else None
+        length = STREAMED_LENGTH if chosen.mode == "streaming" or method is not None else None
         scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
     n_labelled = risk.n_labelled(row_weight)
     batches = None

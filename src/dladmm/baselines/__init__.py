@@ -1,6 +1,7 @@
 """Baselines: gradient methods and another ADMM, on the same data, network, initialisation and training loop.
 
-    train("adam", mlp([64, 100, 10]), X, y)         as dladmm.train, for gd, adagrad, adadelta, adam, lbfgs, admm
+    train("adam", mlp([64, 100, 10]), X, y)         as dladmm.train, for gd, adagrad, adadelta, adam, lbfgs, muon, admm
+    train("adam", ..., batch_size=128, max_iter=10) mini-batches, ten passes, for all but lbfgs and admm
     train_graph("adam", datasets.load("cora"))      as dladmm.train_graph, for all but admm
 
 Each returns a :class:`~dladmm.training.trainer.Result` like dlADMM's; its certificate reports measurements and makes no

@@ -9,7 +9,7 @@ from torch import nn
 from dladmm.api import train as api
 from dladmm.api import train_graph as graph_api
 from dladmm.base.errors import InputError
-from dladmm.baselines.optimizers import LEARNING_RATES, Network, gradient_method
+from dladmm.baselines.optimizers import LEARNING_RATES, Network, Schedule, batch_method, gradient_method
 from dladmm.baselines.taylor import BETA, RHO, taylor_method
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions
@@ -18,35 +18,53 @@ from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.trainer import Result
 
 METHODS = (*LEARNING_RATES, "admm")
-"""gd, adagrad, adadelta, adam and lbfgs (:mod:`dladmm.baselines.optimizers`), and the ADMM of Taylor et al."""
+"""gd, adagrad, adadelta, adam, lbfgs and, where torch has it, muon (:mod:`dladmm.baselines.optimizers`), and the
+ADMM of Taylor et al."""
 
-SHARED = {"max_iter", "eps_abs", "eps_rel", "init_scale", "init_std", "diagnostics_every"}
-"""The options of the loop and the start, which all methods share."""
+SHARED = {"max_iter", "eps_abs", "eps_rel", "init_scale", "init_std", "diagnostics_every", "scale_inputs"}
+"""The options of the inputs, the loop and the start, which all methods share."""
 
 METHOD_OPTIONS = {"admm": {"rho", "beta", "gamma", "warmup", "variables"}}
 """Options that only one method has."""
+
+PASSES = 10
+"""``max_iter`` with mini-batches, where none is given."""
 
 INIT_SCALE = 1.0
 """He's initialisation, usual for gradient methods; the random numbers are those of dlADMM for the same seed."""
 
 
 def train(
-    name: str, model: nn.Module | Chain, X: Any, y: Any, *, lr: float | None = None, **arguments: Any
+    name: str,
+    model: nn.Module | Chain,
+    X: Any,
+    y: Any,
+    *,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    schedule: Schedule | None = None,
+    **arguments: Any,
 ) -> Result:
     """Train a network with a baseline, in the same loop as :func:`dladmm.train`.
 
     Parameters
     ----------
-    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs", "admm"}
-        The method; all are full-batch.
+    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs", "muon", "admm"}
+        The method; "muon" where torch has it (2.9).
     model : nn.Module or Chain
     X : array or Tensor of shape (n_samples, ...)
     y : array or Tensor of shape (n_samples,) or (n_samples, n_outputs)
     lr : float, optional
         Learning rate instead of the paper's; not for "admm".
+    batch_size : int, optional
+        Rows of a mini-batch; ``max_iter`` (default 10) then counts passes over the data, and the history is that of a
+        monitor sample of at most 2,048 training rows. None is full batch, as in the paper; not for "lbfgs" and "admm".
+    schedule : {"linear"}, optional
+        With mini-batches, lets the learning rate fall linearly to zero over ``max_iter`` passes.
     arguments
         Further arguments of :func:`dladmm.train`. Of its options these apply: ``max_iter``, ``eps_abs``, ``eps_rel``,
-        ``init_scale`` (default 1, He's), ``init_std`` and ``diagnostics_every``. "admm" also takes ``rho`` (1),
+        ``init_scale`` (default 1, He's), ``init_std``, ``diagnostics_every`` and ``scale_inputs`` (default False: X as
+        it is; True: the library's own scaling, as streaming mode has it). "admm" also takes ``rho`` (1),
         ``beta`` (1), ``gamma`` (10), ``warmup`` (30) and ``variables`` (:mod:`dladmm.baselines.taylor`).
 
     Returns
@@ -62,7 +80,7 @@ def train(
     >>> result.certificate.covered
     False
     """
-    arguments, method = _checked(name, "mlp", lr, arguments)
+    arguments, method = _checked(name, "mlp", lr, arguments, batch_size, schedule)
     return api.train(model, X, y, method=method, **arguments)
 
 
@@ -71,7 +89,7 @@ def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **ar
 
     Parameters
     ----------
-    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs"}
+    name : {"gd", "adagrad", "adadelta", "adam", "lbfgs", "muon"}
     data : GraphData, PyG Data, or array of shape (n_nodes, n_features)
     given
         ``edge_index``, ``y`` and ``train_mask`` where ``data`` is an array.
@@ -96,7 +114,12 @@ def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **ar
 
 
 def _checked(
-    name: str, network: Network, lr: float | None, arguments: dict[str, Any]
+    name: str,
+    network: Network,
+    lr: float | None,
+    arguments: dict[str, Any],
+    batch_size: int | None = None,
+    schedule: Schedule | None = None,
 ) -> tuple[dict[str, Any], MethodFactory]:
     """The arguments for dlADMM's training function, and the method."""
     if name not in METHODS:
@@ -105,6 +128,10 @@ def _checked(
         raise InputError(
             "admm (Taylor et al.) has no closed form for graph convolutions; it trains MLPs only."
         )
+    if network == "gcn" and "batch_size" in arguments:
+        raise InputError("a graph is one sample: baselines train it on all nodes; leave batch_size out.")
+    if schedule is not None and batch_size is None:
+        raise InputError("schedule is for mini-batches; give batch_size too.")
     own = METHOD_OPTIONS.get(name, set())
     of_dladmm = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__, "preset", "mu"}
     foreign = sorted(set(arguments) & (of_dladmm | METHOD_OPTIONS["admm"] | {"method"}) - SHARED - own)
@@ -112,6 +139,10 @@ def _checked(
         allowed = ", ".join(sorted({"lr", *SHARED} if name != "admm" else SHARED | own))
         raise InputError(f"{name} has no option {', '.join(foreign)}; its options are {allowed}.")
     arguments = {"init_scale": INIT_SCALE} | arguments
+    if batch_size is not None:
+        arguments = {"max_iter": PASSES} | arguments
+        seed, passes = arguments.get("random_state", 0), arguments["max_iter"]
+        return arguments, batch_method(name, lr, batch_size, schedule, passes, seed)
     if name != "admm":
         return arguments, gradient_method(name, network, lr)
     if lr is not None:

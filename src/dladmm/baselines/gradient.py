@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS
 
 from dladmm.base.errors import InputError
-from dladmm.baselines.optimizer_state import packed, unpack
+from dladmm.baselines.optimizer_state import Stepper, packed, unpack
 from dladmm.blocks import Step
 from dladmm.compute.passes import squared_norm
 from dladmm.engine.method import Look, Seen
@@ -47,21 +47,16 @@ class GradientMethod:
         engine: Engine,
         state: State,
         name: str,
-        make_optimizer: Callable[[list[Tensor]], Optimizer],
+        make_optimizer: Callable[[list[Tensor]], Stepper],
         *,
         mean: bool,
     ) -> None:
-        if engine.chain.follows_forward:
-            raise InputError(f"{name} has no variables besides the weights: leave rows='train' out.")
-        if engine.penalty.is_constraint:
-            raise InputError(
-                f"{name} cannot keep the constraint {engine.penalty.name}; use l1, l2 or no regularizer."
-            )
+        refuse_unfit(name, engine)
         self.name = name
         self.engine: Engine = TrueObjective(
             engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.counts
         )
-        self.scale = 1 / _samples(engine) if mean else 1.0
+        self.scale = 1 / samples_of(engine) if mean else 1.0
         self._params = state.params
         self._leaves = [{n: p.detach().requires_grad_() for n, p in block.items()} for block in state.params]
         self.optimizer = make_optimizer([p for block in self._leaves for p in block.values()])
@@ -73,7 +68,7 @@ class GradientMethod:
         if state.params is not self._params:  # a restored state
             self._adopt(state)
         before = [p.clone() for block in self._params for p in block.values()]
-        self.optimizer.step(self._gradient)  # type: ignore[arg-type]  # torch takes a 0-d tensor as a number
+        self.optimizer.step(self._gradient)
         self._synchronise(state)
         after = [p for block in self._params for p in block.values()]
         moved = torch.stack([squared_norm(p - old) for p, old in zip(after, before, strict=True)]).sum()
@@ -130,6 +125,17 @@ class GradientMethod:
         self._next_backward = None
 
 
-def _samples(engine: Engine) -> float:
+def refuse_unfit(name: str, engine: Engine) -> None:
+    """Raise InputError for what a gradient method cannot train."""
+    if engine.chain.follows_forward:
+        raise InputError(f"{name} has no variables besides the weights: leave rows='train' out.")
+    if engine.penalty.is_constraint:
+        raise InputError(
+            f"{name} cannot keep the constraint {engine.penalty.name}; use l1, l2 or no regularizer."
+        )
+
+
+def samples_of(engine: Engine) -> float:
+    """How many samples the rows with a loss count for."""
     weight = engine.risk.weight if engine.counts is None else engine.counts
     return float(len(engine.risk.target) if weight is None else weight.sum())

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 SCRATCH = {"al"}
 """Temporaries of L-BFGS that need not be saved."""
 
 
-def packed(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class Stepper(Protocol):
+    """What the methods ask of an optimiser: torch's own, or several of them as one."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """``state`` by the number of the parameter, and ``param_groups``."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put that back."""
+
+
+def packed(optimizer: Stepper) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of the optimiser's state by name, and the rest as JSON values with names in place of tensors."""
     tensors: dict[str, Tensor] = {}
 
@@ -32,7 +49,7 @@ def packed(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, meta
 
 
-def unpack(optimizer: Optimizer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def unpack(optimizer: Stepper, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     """Restore what :func:`packed` returned; the tensors are copied."""
 
     def unpacked(value: Any) -> Any:

@@ -25,8 +25,13 @@ from dladmm.cli.train import (
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Some of dladmm, accelerated, gd, adagrad, adadelta, adam, lbfgs, admm, with commas (all)."
+        help="With commas, some of dladmm, accelerated, streaming, gd, adagrad, adadelta, adam, muon, lbfgs, admm "
+        "(all); with settings as adam:batch=256:lr=0.002:schedule=linear:scaled=yes."
     ),
+]
+Passes = Annotated[int, typer.Option(help="Passes over the data of methods with mini-batches.")]
+Levels = Annotated[
+    str | None, typer.Option(help="Test accuracies to say the time of, as 0.95,0.98 (0.9,0.95,0.97).")
 ]
 Rates = Annotated[
     list[str] | None,
@@ -46,6 +51,8 @@ def compare(
     methods: Methods = None,
     lr: Rates = None,
     seeds: Seeds = 1,
+    passes: Passes = 10,
+    levels: Levels = None,
     hidden: Hidden = None,
     activation: Activation = None,
     regularizer: Penalty = None,
@@ -57,13 +64,13 @@ def compare(
 ) -> None:
     """Train with several methods side by side: table, figures, and a run folder for each method and seed.
 
-    Example: dladmm compare mlp --dataset digits --methods dladmm,accelerated,adam --seeds 3
+    Example: dladmm compare mlp --dataset digits --methods streaming,adam:batch=128,adam --seeds 3
     """
     flags = {
         "network": network, "dataset": dataset, "npz": npz, "data_dir": data_dir, "hidden": hidden,
         "activation": activation, "regularizer": regularizer, "max_iter": max_iter, "device": device, "dtype": dtype,
     }  # fmt: skip
-    _run(flags, methods, lr, seeds, out, json_)
+    _run(flags, methods, lr, seeds, passes, levels, out, json_)
 
 
 def _run(
@@ -71,18 +78,22 @@ def _run(
     methods: str | None,
     lr: list[str] | None,
     seeds: int,
+    passes: int,
+    levels: str | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
     from dladmm.base.atomic import replacing
     from dladmm.cli.run_config import merged
-    from dladmm.compare.comparison import METHODS, Comparison, run_comparison
+    from dladmm.compare.comparison import Comparison, run_comparison
+    from dladmm.compare.contender import METHODS
     from dladmm.compare.table import show, summary
 
     config = merged(None, run_flags(flags))
-    every = [name for name in METHODS if config.network == "mlp" or name != "admm"]  # admm trains MLPs only
+    every = [name for name in METHODS if config.network == "mlp" or name not in ("admm", "streaming")]
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else every
-    comparison = Comparison(config, tuple(names), seeds, _rates(lr or []))
+    comparison = Comparison(config, tuple(names), seeds, _rates(lr or []), passes)
+    targets = _levels(levels)
     folder = out or Path(f"runs/compare-{config.network}-{comparison.source}")
     runs = run_comparison(comparison, folder)
     if runs is None:
@@ -93,7 +104,7 @@ def _run(
         "dataset": comparison.source,
         "seeds": seeds,
         "folder": str(folder),
-        "methods": summary(runs),
+        "methods": summary(runs, targets),
         "cells": [
             {"folder": f"cells/{run.name}", "settings": run.settings, "status": run.status} for run in runs
         ],
@@ -106,6 +117,21 @@ def _run(
     else:
         show(table["methods"], f"{config.network} on {comparison.source}, {seeds} seed{'s' * (seeds != 1)}")
         typer.echo(f"Wrote {folder} (cells, figures, comparison.json). A page of it: dladmm report {folder}")
+
+
+def _levels(text: str | None) -> tuple[float, ...]:
+    from dladmm.base.errors import InputError
+    from dladmm.compare.table import TARGETS
+
+    if text is None:
+        return TARGETS
+    try:
+        found = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        found = ()
+    if not found or not all(0 < level <= 1 for level in found):
+        raise InputError(f"--levels must be shares between 0 and 1, as 0.95,0.98, got {text!r}.")
+    return found
 
 
 def _rates(given: list[str]) -> dict[str, dict[str, Any]]:

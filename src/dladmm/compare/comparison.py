@@ -17,9 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dladmm import baselines
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
+from dladmm.compare.contender import METHODS, PASSES, Contender
 from dladmm.report import read_report, write_figures
 from dladmm.report.data import Run
 from dladmm.runs.chosen import chosen_settings
@@ -29,31 +29,35 @@ from dladmm.runs.running import Session, run_cells
 from dladmm.runs.store import CELLS
 from dladmm.training.checks import check_device
 
-METHODS = ("dladmm", "accelerated", *baselines.METHODS)
-"""dlADMM in convergent and in accelerated mode, and the baselines."""
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: the problem, the methods, how many seeds; ``changes`` are options of single methods."""
+    """What is compared: the problem, the methods, how many seeds.
+
+    ``methods`` are names with settings of their own, as ``adam:batch=256`` (:mod:`dladmm.compare.contender`);
+    ``changes`` are further options by name. Methods with mini-batches make ``passes`` passes, ``max_iter`` at most.
+    """
 
     config: RunConfig
     methods: tuple[str, ...]
     seeds: int = 1
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: int = PASSES
 
     def __post_init__(self) -> None:
-        unknown = [name for name in (*self.methods, *self.changes) if name not in METHODS]
-        if unknown or not self.methods:
-            given = f"unknown method {', '.join(unknown)}" if unknown else "no method was given"
-            raise InputError(f"{given}; known are {', '.join(METHODS)}.")
-        if len(set(self.methods)) < len(self.methods):
-            raise InputError(f"a method is named twice: {', '.join(self.methods)}.")
+        if not self.methods:
+            raise InputError(f"no method was given; known are {', '.join(METHODS)}.")
+        labels = [contender.label for contender in self.contenders]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"a method is named twice: {', '.join(labels)}.")
+        for name in self.changes:
+            Contender.parse(name)
         if self.config.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.config.network!r}.")
-        if self.config.network == "gcn" and "admm" in self.methods:
-            raise InputError("admm (Taylor et al.) trains MLPs only; leave it out for graphs.")
-        for name, value in (("seeds", self.seeds), ("max_iter", self.config.max_iter)):
+        if self.config.network == "gcn":
+            self._check_graph()
+        numbers = (("seeds", self.seeds), ("max_iter", self.config.max_iter), ("passes", self.passes))
+        for name, value in numbers:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
 
@@ -62,21 +66,33 @@ class Comparison:
         """The data set, or the name of the user's own file without its place."""
         return self.config.dataset or Path(str(self.config.npz)).stem
 
+    def _check_graph(self) -> None:
+        for contender in self.contenders:
+            if contender.method == "admm":
+                raise InputError("admm (Taylor et al.) trains MLPs only; leave it out for graphs.")
+            if contender.counts_passes:
+                raise InputError(f"{contender.label} has mini-batches of rows; leave it out for graphs.")
+
+    @property
+    def contenders(self) -> list[Contender]:
+        """The methods, read."""
+        return [Contender.parse(text) for text in self.methods]
+
     def cells(self) -> list[Cell]:
         """Every method with every seed."""
-        return [self.cell(method, seed) for method in self.methods for seed in range(self.seeds)]
+        return [self.cell(each.label, seed) for each in self.contenders for seed in range(self.seeds)]
 
     def cell(self, method: str, seed: int) -> Cell:
         """One run."""
-        c = self.config
+        c, contender = self.config, Contender.parse(method)
         return Cell(
-            name=f"{method}-{seed}",
+            name=f"{contender.folder}-{seed}",
             network=c.network,
             dataset=self.source,
-            trainer=method,
+            trainer=contender.method,
             seed=seed,
             hidden=c.widths,
-            max_iter=c.max_iter,
+            max_iter=self.iterations(contender),
             options=self.options(method),
             settings=self.settings(method, seed),
             activation=c.activation,
@@ -85,32 +101,39 @@ class Comparison:
             diagnostics_every=1,  # measuring is not timed, and says when an accuracy was reached
         )
 
+    def iterations(self, contender: Contender) -> int:
+        """Iterations at most; with mini-batches these are passes over the data."""
+        most = min(self.passes, self.config.max_iter) if contender.counts_passes else self.config.max_iter
+        return int(contender.options.get("max_iter", most))
+
     def options(self, method: str) -> dict[str, Any]:
         """What the method is told besides the problem; for graphs dlADMM has the settings of ``docs/graphs.md``."""
+        contender = Contender.parse(method)
         chosen: dict[str, Any] = {}
-        if method == "accelerated":
-            chosen = {"mode": "accelerated"}
-        elif method == "dladmm" and self.config.network == "gcn":
+        if contender.method in ("accelerated", "streaming"):
+            chosen = {"mode": contender.method}
+        elif contender.method == "dladmm" and self.config.network == "gcn":
             known = chosen_settings(str(self.config.dataset))
             chosen = {key: value for key, value in known.items() if key not in ("hidden", "max_iter")}
         if self.config.regularizer is not None:
             chosen["regularizer"] = self.config.penalty()
-        return chosen | self.changes.get(method, {})
+        own = {key: value for key, value in contender.options.items() if key != "max_iter"}
+        return chosen | self.changes.get(contender.method, {}) | own
 
     def settings(self, method: str, seed: int) -> dict[str, Any]:
         """Everything that makes the cell what it is, as its metrics.json has it; JSON's own types only."""
-        c = self.config
+        c, contender = self.config, Contender.parse(method)
         settings = {
-            "method": method,
+            "method": contender.label,
             "network": c.network,
             "dataset": self.source,
             "seed": seed,
             "hidden": list(c.widths),
             "activation": c.activation,
             "loss": c.loss,
-            "max_iter": c.max_iter,
+            "max_iter": self.iterations(contender),
             "dtype": c.dtype,
-            **defaults(method, c.network),
+            **defaults(contender.method, c.network, batches="batch_size" in contender.options),
             **self.options(method),
         }
         return plain(settings)

@@ -12,20 +12,23 @@ from dladmm.report.tables import print_table
 from dladmm.runs.accuracy import by_iteration, first_reaching
 
 TARGETS = (0.90, 0.95, 0.97)
-"""Test accuracies whose first iteration and second are looked up."""
+"""Test accuracies whose first iteration and second are looked up, where no others are given."""
 
 CAPTION = (
-    "90 % ...: first iteration there, seconds of training until then; medians of the seeds that got there"
+    "k: iterations (passes with mini-batches), s: seconds of training; medians over seeds.\n"
+    "90 % ...: first iteration there and seconds until then, of the seeds that got there"
 )
 
 
-def summary(runs: Sequence[Run]) -> dict[str, Any]:
+def summary(runs: Sequence[Run], targets: Sequence[float] = TARGETS) -> dict[str, Any]:
     """One entry per method, in the order of the runs.
 
     ``test_accuracy`` and ``best_test_accuracy``
         mean and deviation over the seeds, of the last iterate and of each run's best.
     ``seconds_per_iteration``
         median over all iterations of all seeds; measuring is not part of it.
+    ``iterations`` and ``seconds``
+        of whole runs, medians over the seeds.
     ``reached``
         by target ("0.90", ...) and for each run's own best ("best"): how many ``runs`` reached it, and the medians over
         those of the first ``iteration`` and of the ``seconds`` of training until then; None where no run did.
@@ -34,22 +37,30 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     """
     named = [(str(run.settings["method"]), run) for run in runs]
     methods = dict.fromkeys(name for name, _ in named)
-    return {method: _of_method([run for name, run in named if name == method]) for method in methods}
+    return {method: _of_method([run for name, run in named if name == method], targets) for method in methods}
 
 
-def _of_method(runs: list[Run]) -> dict[str, Any]:
+def _of_method(runs: list[Run], targets: Sequence[float]) -> dict[str, Any]:
     steps = [step for run in runs for step in _seconds_of_iterations(run)]
     best = [run.best("val_accuracy") for run in runs]
-    reached = {f"{target:.2f}": _reached(runs, [target] * len(runs)) for target in TARGETS}
+    reached = {_name(target): _reached(runs, [target] * len(runs)) for target in targets}
+    seconds = [last for run in runs if (last := run.last("seconds")) is not None]
     statuses = [run.status for run in runs]
     return {
         "runs": len(runs),
         "test_accuracy": _mean([run.last("val_accuracy") for run in runs]),
         "best_test_accuracy": _mean(best),
         "seconds_per_iteration": statistics.median(steps) if steps else None,
+        "iterations": statistics.median(len(run.column("iteration")) for run in runs),
+        "seconds": statistics.median(seconds) if seconds else None,
         "reached": reached | {"best": _reached(runs, best)},
         "status": {status: statuses.count(status) for status in dict.fromkeys(statuses)},
     }
+
+
+def _name(target: float) -> str:
+    """0.90, 0.983: two digits at least."""
+    return max(f"{target:.2f}", f"{target:g}", key=len)
 
 
 def _seconds_of_iterations(run: Run) -> list[float]:
@@ -78,21 +89,24 @@ def _reached(runs: list[Run], targets: Sequence[float | None]) -> dict[str, Any]
 
 def show(table: dict[str, Any], title: str) -> None:
     """The table on standard output, narrow enough for 80 columns."""
-    targets = [f"{100 * target:.0f} %" for target in TARGETS]
+    names = next(iter(table.values()))["reached"] if table else []
+    targets = [f"{100 * float(name):g} %" for name in names if name != "best"]
     rows = []
     for method, entry in table.items():
         failed = [status for status in ("DIVERGED", "NON_FINITE") if status in entry["status"]]
         seconds = entry["seconds_per_iteration"]
         rows.append(
             [
-                "\n".join([method, *failed]),
+                "\n".join([*method.split(":"), *failed]),
                 _shown_mean(entry["test_accuracy"]),
                 _shown_mean(entry["best_test_accuracy"]),
                 "-" if seconds is None else f"{seconds:.2g}",
+                f"k {entry['iterations']:g}"
+                + ("" if entry["seconds"] is None else f"\n{entry['seconds']:.2g} s"),
                 *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),
             ]
         )
-    headings = ["method", "accuracy", "best", "s/iter", *targets, "to best"]
+    headings = ["method", "accuracy", "best", "s/iter", "run", *targets, "to best"]
     print_table(title, headings, rows, caption=CAPTION)
 
 

@@ -32,6 +32,16 @@ class Batches(Protocol):
         """How many batches a pass has, where that is known."""
 
 
+MONITOR_ROWS = 2048
+"""Rows of the monitor sample, at most."""
+
+
+def monitor_rows(n_rows: int, seed: int, device: torch.device) -> Tensor:
+    """The rows of the monitor sample, on which passes are measured: drawn with the seed, in order."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(n_rows, generator=generator)[:MONITOR_ROWS].sort().values.to(device)
+
+
 def default_batch_size(n_rows: int, *, convolutions: bool) -> int:
     """About 128 batches per pass: a power of two between 32 and 512.
 

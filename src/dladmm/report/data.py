@@ -30,6 +30,7 @@ SOURCES = ("dataset", "csv", "npz", "target")
 METHOD_NAMES = {
     "dladmm": "dlADMM",
     "accelerated": "dlADMM (accelerated)",
+    "streaming": "dlADMM (streaming)",
     "dladmm-paper": "dlADMM (paper's settings)",
     "dladmm-authors": "dlADMM (as the authors' code)",
     "gd": "GD",
@@ -37,6 +38,7 @@ METHOD_NAMES = {
     "adadelta": "Adadelta",
     "adam": "Adam",
     "lbfgs": "L-BFGS",
+    "muon": "Muon",
     "admm": "ADMM (Taylor et al.)",
 }
 """Display names of the methods of ``dladmm compare`` and ``dladmm reproduce``."""
@@ -73,12 +75,15 @@ class Run:
     def method(self) -> str:
         """The method's name in the settings; runs of ``dladmm train`` have only a mode."""
         mode = self.settings.get("mode")
-        return str(self.settings.get("method") or ("accelerated" if mode == "accelerated" else "dladmm"))
+        own = mode if mode in ("accelerated", "streaming") else "dladmm"
+        return str(self.settings.get("method") or own)
 
     @property
     def method_name(self) -> str:
-        """The method's display name."""
-        return METHOD_NAMES.get(self.method, self.method)
+        """The method's display name; that of ``adam:batch=256`` is "Adam (batch 256)"."""
+        method, *settings = self.method.split(":")
+        shown = ", ".join(setting.replace("=", " ") for setting in settings)
+        return METHOD_NAMES.get(method, method) + (f" ({shown})" if shown else "")
 
     @property
     def dataset(self) -> str:

@@ -94,7 +94,13 @@ def _cell(e: Experiment, dataset: str, method: str, point: dict[str, Any], seed:
         **({} if e.held_out is None else {"held_out": e.held_out}),
         **({"shuffle": True} if e.shuffle else {}),
         **data,
-        **(_resolved(options) if trainer in ("dladmm", "accelerated") else defaults(trainer, e.network)),
+        **(
+            defaults(trainer, e.network, batches="batch_size" in options)
+            if trainer in baselines.METHODS
+            else _resolved(options)
+            if trainer in ("dladmm", "accelerated", "streaming")
+            else {}
+        ),
         **options,
         **({"device": device} if e.kind in ("time", "memory") else {}),
     }
@@ -129,8 +135,8 @@ def _options(e: Experiment, dataset: str, method: str) -> dict[str, Any]:
         if e.scale == "quick":
             known["max_iter"] = min(known["max_iter"], e.max_iter)
         options = known | options
-    if options.get("trainer", method) == "accelerated":
-        options = {"mode": "accelerated"} | options
+    if options.get("trainer", method) in ("accelerated", "streaming"):
+        options = {"mode": options.get("trainer", method)} | options
     return {key: None if value == "none" else value for key, value in options.items()}
 
 
@@ -150,10 +156,13 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
 _FIELDS = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__} - {"subproblems"}
 
 
-def defaults(trainer: str, network: str) -> dict[str, Any]:
-    """The settings that a baseline has where none are given."""
+def defaults(trainer: str, network: str, *, batches: bool = False) -> dict[str, Any]:
+    """The settings that a baseline has where none are given; with ``batches`` those it has with mini-batches."""
+    from dladmm.baselines.optimizers import BATCH_RATES
     from dladmm.baselines.taylor import BETA, GAMMA, RHO, WARMUP
 
+    if batches and trainer in BATCH_RATES:
+        return {"lr": BATCH_RATES[trainer].lr, "reduction": BATCH_RATES[trainer].reduction}
     if trainer in baselines.LEARNING_RATES:
         rate = baselines.LEARNING_RATES[trainer]["gcn" if network == "gcn" else "mlp"]
         return {"lr": rate.lr, "reduction": rate.reduction}

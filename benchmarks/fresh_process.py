@@ -1,0 +1,48 @@
+"""One run in a process of its own: when each test accuracy was first seen, in seconds since the process was started.
+
+    python benchmarks/fresh_process.py '{"file": "mnist.npz", "device": "cuda", "began": 1.7e9, ...}'
+
+Started by time_to_accuracy.py. Imports, reading the file, first launches and recordings count; looks at the test
+accuracy do not. Adam's process imports torch and numpy alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    import torch
+    from plain_torch import Learner, PlainTorch, Setting, Timed, read_images
+
+    if given["threads"]:
+        torch.set_num_threads(given["threads"])
+    images = read_images(given["file"], given["device"], given["rows"])
+    setting = Setting(**given["setting"])
+    learner: Learner
+    if setting.method == "streaming":
+        from streamed import Streamed
+
+        learner = Streamed(images, given["kind"], given["widths"], setting, given["seed"])
+    else:
+        learner = PlainTorch(images, given["kind"], given["widths"], setting, given["seed"])
+    run = Timed(learner, images)
+    first_step = time.time() - given["began"]
+    for _ in range(setting.passes):
+        run.one_pass()
+        if max(run.accuracy) >= max(given["levels"]) or time.time() > given["until"]:
+            break
+    found = {str(level): run.reached(level) for level in given["levels"]}
+    seen = {level: None if seconds is None else first_step + seconds for level, seconds in found.items()}
+    print(json.dumps({"first_step": first_step, "seen": seen, "best": max(run.accuracy)}))
+
+
+if __name__ == "__main__":
+    main()

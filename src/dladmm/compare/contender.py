@@ -1,0 +1,73 @@
+"""A method of a comparison with its own settings, as people write it: ``adam``, ``adam:batch=256:lr=0.002``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dladmm import baselines
+from dladmm.base.errors import InputError
+from dladmm.baselines.optimizers import WITHOUT_BATCHES
+
+OWN = ("dladmm", "accelerated", "streaming")
+METHODS = (*OWN, *baselines.METHODS)
+"""dlADMM in convergent, accelerated and streaming mode, and the baselines."""
+
+PASSES = 10
+"""Passes of a method with mini-batches, where none are given."""
+
+
+def _flag(text: str) -> bool:
+    return {"yes": True, "no": False}[text]
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "batch": ("batch_size", int, "a whole number"),
+    "lr": ("lr", float, "a number"),
+    "passes": ("max_iter", int, "a whole number"),
+    "schedule": ("schedule", str, "linear"),
+    "scaled": ("scale_inputs", _flag, "yes or no"),
+}
+"""What may follow a method's name: the option it stands for, how it is read, and what is allowed."""
+
+_FORM = "a method is written as adam or adam:batch=256:lr=0.002"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """``label`` is what was written, ``method`` its name, ``options`` what was set."""
+
+    label: str
+    method: str
+    options: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> Contender:
+        """Read ``name:setting=value:...``; raises InputError for what is not understood."""
+        method, *parts = (part.strip() for part in text.split(":"))
+        if method not in METHODS:
+            raise InputError(f"unknown method {method}; known are {', '.join(METHODS)}.")
+        options: dict[str, Any] = {}
+        for part in parts:
+            name, equals, value = part.partition("=")
+            if name not in _SETTINGS or not equals:
+                raise InputError(f"{_FORM}; settings are {', '.join(_SETTINGS)}, got {part!r} in {text!r}.")
+            option, read, allowed = _SETTINGS[name]
+            try:
+                options[option] = read(value)
+            except (ValueError, KeyError) as error:
+                raise InputError(f"{name} of {method} must be {allowed}, got {value!r}.") from error
+        if "batch_size" in options and (method in WITHOUT_BATCHES or method in OWN[:2]):
+            raise InputError(f"{method} sees all samples in every iteration; leave batch= out.")
+        return cls(":".join([method, *parts]), method, options)
+
+    @property
+    def folder(self) -> str:
+        """The label as part of a folder's name."""
+        return self.label.replace(":", "-").replace("=", "-")
+
+    @property
+    def counts_passes(self) -> bool:
+        """Whether an iteration is one pass over mini-batches."""
+        return self.method == "streaming" or "batch_size" in self.options
