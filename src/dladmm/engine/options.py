@@ -178,7 +178,9 @@ ACCELERATED = TrainOptions(
 )
 """Where accelerated mode starts from; single settings can be changed as always."""
 
-STREAMING = TrainOptions(mode="streaming", dropout=0.1, scale_inputs=True, init_scale=1.0, max_iter=10)
+STREAMING = TrainOptions(
+    mode="streaming", dropout=0.1, scale_inputs=True, init_scale=1.0, max_iter=10, precision="tf32"
+)
 """Where streaming mode starts from."""
 
 PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Block, Params, Work
-from dladmm.compute.execution import EAGER
-from dladmm.solvers.factor import damped_factor
+from dladmm.solvers.factor import damped_cholesky
 from dladmm.solvers.least_squares import direction_W_b
 
 TINY = 1e-20
@@ -109,10 +108,12 @@ class RunningLeastSquares:
 
     def refactor(self, damping: float) -> None:
         centred = self.gram - self.mean[..., :, None] * self.mean[..., None, :]
-        mean_eigenvalue = centred.diagonal(dim1=-2, dim2=-1).mean(-1)
-        factor = damped_factor(centred, damping * mean_eigenvalue, self.inverse.dtype, EAGER)
+        # In the run's own precision: damped by the mean eigenvalue or more, the matrix is well conditioned
+        centred = centred.to(self.inverse.dtype)
+        shift = damping * centred.diagonal(dim1=-2, dim2=-1).mean(-1)
+        factor, _ = damped_cholesky(centred, shift, centred.dtype, blind=True)
         self.scale.copy_((self.spread + TINY).rsqrt())
-        self.inverse.copy_(factor.inverse())
+        self.inverse.copy_(torch.cholesky_inverse(factor))
         self.centre.copy_(self.mean)
 
     def aim(self, params: Params, decay: Params) -> None:

@@ -37,6 +37,9 @@ from dladmm.network.scaling import Scaling
 FIRST, EARLY = 8, 128
 """The first 8 batches all renew the metric, the step length and the average; then every 4th, after 128 every 8th."""
 
+RECORDED_FROM = 24
+"""Batches before launches are recorded on a GPU: recording takes as long as a dozen of them."""
+
 METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
 
@@ -159,7 +162,7 @@ class Streaming:
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
-        return batch.x.is_cuda and plain and linear and smooth and self.step_number > 1
+        return batch.x.is_cuda and plain and linear and smooth and self.step_number >= RECORDED_FROM
 
     def _replay(self, batch: Batch, heavy: bool) -> None:
         """The same sweep on the same memory, its launches recorded once."""

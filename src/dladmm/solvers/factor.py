@@ -32,10 +32,6 @@ class Factor(NamedTuple):
     shift: Tensor
     inverted: bool
 
-    def inverse(self) -> Tensor:
-        """``(G + shift I)^-1``."""
-        return self.lower.mT @ self.lower if self.inverted else torch.cholesky_inverse(self.lower)
-
     def solve(self, d: Tensor) -> Tensor:
         """``d (G + shift I)^-1`` for the rows of d."""
         if self.inverted:
