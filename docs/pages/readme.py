@@ -6,6 +6,7 @@ import re
 
 from dladmm.report.tables import markdown_table
 from pages.records import Cell, accuracy_at, cells_of, command, final, values
+from pages.streaming import readme_rows
 
 MARKED = re.compile(r"(<!-- table: made by docs/render.py -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -17,7 +18,7 @@ def with_table(readme: str) -> str:
 
 def results_table() -> str:
     """What was measured, what stands beside it, and the command that measures it."""
-    rows = [_image_row("mnist", "MNIST"), _image_row("fashion_mnist", "Fashion-MNIST")]
+    rows = [*readme_rows(), _image_row("mnist", "MNIST"), _image_row("fashion_mnist", "Fashion-MNIST")]
     rows += [_graph_row(name, title) for name, title in (("cora", "Cora"), ("citeseer", "Citeseer"))]
     rows += [_graph_row("pubmed", "PubMed"), *_small_rows(), _certified_row()]
     rows += [_sign_row("digits", "digits", 1437), _sign_row("mnist", "5,000 images of MNIST", 5000)]
@@ -27,7 +28,7 @@ def results_table() -> str:
 def _image_row(dataset: str, title: str) -> tuple[str, ...]:
     ours = cells_of("mlp-accuracy", dataset=dataset, method="accelerated")
     adam = cells_of("mlp-accuracy", dataset=dataset, method="adam")
-    beside = f"Adam {percent(accuracy_at(adam, 200))}"
+    beside = f"full-batch Adam {percent(accuracy_at(adam, 200))}"
     if paper := cells_of("convergent-mnist", dataset=dataset, method="paper"):
         beside += f", the paper's own settings {percent(accuracy_at(paper, 200))}"
     what = f"{title}, 784-1000-1000-10, 200 full-batch iterations, {len(ours)} seeds"

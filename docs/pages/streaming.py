@@ -1,26 +1,94 @@
-"""The table of ``docs/streaming.md``: what each setting of streaming mode is worth, from the recorded runs."""
+"""The tables of ``docs/streaming.md`` and the README's rows of streaming mode, from the recorded runs."""
 
 from __future__ import annotations
 
 import json
+import re
 from statistics import mean
+from typing import Any
 
+from dladmm.report.tables import markdown_table
 from pages.records import ROOT
 
-BEGIN, END = "<!-- table: made by docs/render.py -->", "<!-- end of table -->"
+MARKED = re.compile(r"(<!-- table (\w+): made by docs/render.py -->\n).*?(<!-- end of table -->)", re.DOTALL)
+TITLES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
+COMMAND = "python benchmarks/time_to_accuracy.py --device cuda"
 
 
-def with_table(page: str) -> str:
-    """The page with its table made anew."""
-    before, rest = page.split(BEGIN, 1)
-    _, after = rest.split(END, 1)
-    return f"{before}{BEGIN}\n{_table()}\n{END}{after}"
+def with_tables(page: str) -> str:
+    """The page with its tables made anew."""
+    tables = {"settings": settings_table, "levels": levels_table, "accuracies": accuracies_table}
+    return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
 
 
-def _table() -> str:
-    record = json.loads((ROOT / "docs" / "results" / "streaming-validation.json").read_text(encoding="utf-8"))
-    lines = ["| change | MNIST | Fashion-MNIST |", "| --- | --- | --- |"]
-    for row in record["rows"]:
-        change = ", ".join(f"{name} {value}" for name, value in row["change"].items()) or "none"
-        lines.append(f"| {change} | {mean(row['mnist']):.4f} | {mean(row['fashion_mnist']):.4f} |")
-    return "\n".join(lines)
+def settings_table() -> str:
+    """What each constant is worth, one change at a time."""
+    rows = [
+        (
+            ", ".join(f"{name} {value}" for name, value in row["change"].items()) or "none",
+            f"{mean(row['mnist']):.4f}",
+            f"{mean(row['fashion_mnist']):.4f}",
+        )
+        for row in _record("streaming-validation")["rows"]
+    ]
+    return "\n".join(markdown_table(("change", "MNIST", "Fashion-MNIST"), rows))
+
+
+def levels_table() -> str:
+    """Seconds to a level of test accuracy."""
+    rows = [
+        (
+            TITLES[row["data"]],
+            f"{100 * row['level']:g} %",
+            row["name"],
+            "-" if row["seconds"] is None else f"{row['seconds']:.3f}",
+            "-" if row["seconds_to_best"] is None else f"{row['seconds_to_best']:.2f}",
+            f"{row['seeds_that_reached_it']} of {row['seeds']}",
+        )
+        for row in _record("time-to-accuracy-h200")["levels"]
+    ]
+    heads = ("data", "level", "method", "seconds", "over the quickest other", "seeds that reached it")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def accuracies_table() -> str:
+    """Accuracy after all passes, and what they took."""
+    rows = [
+        (
+            TITLES[r["data"]],
+            r["name"],
+            f"{r['mean']:.4f}",
+            f"{r['least']:.4f}",
+            f"{r['seconds']:.2f}",
+            str(r["seeds"]),
+        )
+        for r in _record("time-to-accuracy-h200")["accuracies"]
+    ]
+    return "\n".join(markdown_table(("data", "method", "mean", "lowest", "seconds", "seeds"), rows))
+
+
+def readme_rows() -> list[tuple[str, ...]]:
+    """Streaming mode after ten passes beside the best opponent after as many or fewer."""
+    found = []
+    accuracies = _record("time-to-accuracy-h200")["accuracies"]
+    for data, title in TITLES.items():
+        own = [row for row in accuracies if row["data"] == data]
+        ours = next(row for row in own if row["name"] == "streaming, 10 passes")
+        best = {
+            name: max((row for row in own if row["name"].startswith(name)), key=lambda row: row["mean"])
+            for name in ("adam", "muon")
+        }
+        beside = ", ".join(
+            f"{name.title()} at its best {100 * row['mean']:.1f} % in {row['seconds']:.1f} s"
+            for name, row in best.items()
+        )
+        what = f"{title}, 784-1000-1000-10, streaming mode, 10 passes in {ours['seconds']:.1f} s on one H200"
+        found.append((what, f"**{100 * ours['mean']:.1f} %**", beside, f"`{COMMAND}`"))
+    return found
+
+
+def _record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return found
