@@ -144,7 +144,7 @@ class Bench:
         runs = self.interleaved(held, what, grid, 0)
         if long is not None:
             adams = [run for run in runs if run["setting"]["method"] == "adam"]
-            best = sorted(adams, key=lambda run: -run["accuracy"][-1])[:3]
+            best = sorted(adams, key=lambda run: -run["accuracy"][-1])[: self.settings.finalists]
             muon = [run for run in runs if run["setting"]["method"] == "muon"]
             best += sorted(muon, key=lambda run: -run["accuracy"][-1])[:1]
             longer = [Setting(**run["setting"])._replace(passes=long) for run in best]
@@ -417,6 +417,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--levels", type=several(float), help="in place of those of the data set")
     add("--seeds", type=int, help="of streaming mode (5)")
     add("--opponent-seeds", type=int, help="of Adam and Muon (3)")
+    add("--finalists", type=int, help="Adams of the short runs that are tried in long ones (3)")
     add("--looks", type=int, help="at the accuracy in one pass (20)")
     add("--fresh-repeats", type=int, default=1)
     add("--threads", type=int)
@@ -436,6 +437,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "seeds": (5, 1),
         "opponent_seeds": (3, 1),
         "looks": (20, 8),
+        "finalists": (3, 1),
         "budget_seconds": (235.0, 600.0),
     }
     for name, (whole, small) in defaults.items():
