@@ -33,7 +33,7 @@ def main() -> None:
         learner = Streamed(images, given["kind"], given["widths"], setting, given["seed"])
     else:
         learner = PlainTorch(images, given["kind"], given["widths"], setting, given["seed"])
-    run = Timed(learner, images)
+    run = Timed(learner, images, given["looks"])
     first_step = time.time() - given["began"]
     for _ in range(setting.passes):
         run.one_pass()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-MARKS = 20
+LOOKS = 20
 """Looks at the test accuracy in one pass."""
 
 
@@ -150,17 +150,22 @@ def synchronise(device: torch.device) -> None:
 
 
 class Timed:
-    """A learner with its clock, which stands still while the test accuracy is looked at."""
+    """A learner with its clock, which stands still while the test accuracy is looked at.
 
-    def __init__(self, learner: Learner, images: Images) -> None:
-        self.learner, self.images = learner, images
+    ``check`` is called after every look; it may raise to end the run.
+    """
+
+    def __init__(
+        self, learner: Learner, images: Images, looks: int = LOOKS, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.learner, self.images, self._check = learner, images, check
         self.seconds: list[float] = []
         self.accuracy: list[float] = []
         self.passes = 0
         self.looking = 0.0
         """Seconds that all looks together took."""
         self._clock = 0.0
-        self._every = max(1, learner.batches_per_pass // MARKS)
+        self._every = max(1, learner.batches_per_pass // looks)
         self._since = 0
 
     def one_pass(self) -> None:
@@ -188,6 +193,7 @@ class Timed:
         self.accuracy.append(float(hits.double().mean()))
         self._began = self._now()
         self.looking += self._began - stopped
+        self._check()
 
     def reached(self, level: float) -> float | None:
         """Seconds of the first look that was not below this level."""

@@ -14,9 +14,9 @@ folder of the library's own data sets ($DLADMM_DATA).
 
 Settings of Adam and Muon are chosen on the last 5,000 training images, for every level and number of passes anew; then
 all training images are used and the test images measured. Methods take one pass each in turn, in one process.
-Accuracies are looked at 20 times a pass. Clock (a) runs from the first step and stands still while the accuracy is
-looked at; what the first use in a process costs is spent before. Clock (b) runs from the start of a fresh process:
-imports, reading the data, first launches, recording. Medians over seeds for seconds, means for accuracies.
+Accuracies are looked at --looks times a pass (20). Clock (a) runs from the first step and stands still while the
+accuracy is looked at; what the first use in a process costs is spent before. Clock (b) runs from the start of a fresh
+process: imports, reading the data, first launches, recording. Medians over seeds for seconds, means for accuracies.
 
 --budget-seconds ends the run cleanly: what was measured until then is printed and written.
 """
@@ -94,7 +94,7 @@ class Bench:
         runs = []
         for setting in dict.fromkeys(settings):
             learner = self.learner(images, what["kind"], what["widths"], setting, seed)
-            runs.append((setting, Timed(learner, images)))
+            runs.append((setting, Timed(learner, images, self.settings.looks, self.check)))
         try:
             for turn in range(max(setting.passes for setting, _ in runs)):
                 for setting, run in runs:
@@ -107,7 +107,7 @@ class Bench:
                 | {"whole": run.passes == setting.passes, "seconds": run.seconds, "accuracy": run.accuracy}
                 | {"reached": {str(level): run.reached(level) for level in what["levels"]}}
                 for setting, run in runs
-                if run.passes
+                if run.accuracy
             ]  # fmt: skip
             self.runs += found
         best = ", ".join(f"{run['name']} {run['accuracy'][-1]:.4f}" for run in found[:4])
@@ -118,12 +118,12 @@ class Bench:
 
     def warm_up(self, images: Images, what: dict[str, Any], settings: Sequence[Setting]) -> None:
         """First use of every kernel, by learners that are thrown away."""
-        few = images._replace(x=images.x[:2048], y=images.y[:2048])
+        few = Images(images.x[:2048], images.y[:2048], images.x_test[:100], images.y_test[:100])
         if int(few.y.max()) < int(images.y.max()):
             return
         for setting in {s.method: s for s in settings}.values():
-            run = Timed(self.learner(few, what["kind"], what["widths"], setting._replace(passes=2), 0), few)
-            run.one_pass()
+            learner = self.learner(few, what["kind"], what["widths"], setting._replace(passes=2), 0)
+            Timed(learner, few, looks=1, check=self.check).one_pass()
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Bench:
         runs = self.interleaved(held, what, grid, 0)
         if long is not None:
             adams = [run for run in runs if run["setting"]["method"] == "adam"]
-            best = sorted(adams, key=lambda run: -run["accuracy"][-1])[:3]
+            best = sorted(adams, key=lambda run: -run["accuracy"][-1])[: self.settings.finalists]
             muon = [run for run in runs if run["setting"]["method"] == "muon"]
             best += sorted(muon, key=lambda run: -run["accuracy"][-1])[:1]
             longer = [Setting(**run["setting"])._replace(passes=long) for run in best]
@@ -155,7 +155,9 @@ class Bench:
                 there = [run for run in own if run["reached"][str(level)] is not None]
                 if there:
                     first = min(there, key=lambda run: run["reached"][str(level)])
-                    self._note(what, method, f"level {level}", first)
+                else:  # none did: the one that came nearest
+                    first = max(own, key=lambda run: max(run["accuracy"]))
+                self._note(what, method, f"level {level}", first)
             for passes in dict.fromkeys(run["setting"]["passes"] for run in own):
                 ended = [run for run in own if run["setting"]["passes"] == passes]
                 self._note(what, method, f"passes {passes}", max(ended, key=lambda run: run["accuracy"][-1]))
@@ -193,7 +195,7 @@ class Bench:
                 given = {
                     "file": str(file), "device": s.device, "rows": s.rows, "threads": s.threads, "kind": what["kind"],
                     "widths": what["widths"], "setting": setting._asdict(), "seed": seed, "levels": what["levels"],
-                    "until": self.until, "began": time.time(),
+                    "looks": s.looks, "until": self.until, "began": time.time(),
                 }  # fmt: skip
                 command = [sys.executable, str(HERE / "fresh_process.py"), json.dumps(given)]
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -415,6 +417,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--levels", type=several(float), help="in place of those of the data set")
     add("--seeds", type=int, help="of streaming mode (5)")
     add("--opponent-seeds", type=int, help="of Adam and Muon (3)")
+    add("--finalists", type=int, help="Adams of the short runs that are tried in long ones (3)")
+    add("--looks", type=int, help="at the accuracy in one pass (20)")
     add("--fresh-repeats", type=int, default=1)
     add("--threads", type=int)
     add(
@@ -432,6 +436,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "passes": ([5, 10], [2, 5]),
         "seeds": (5, 1),
         "opponent_seeds": (3, 1),
+        "looks": (20, 8),
+        "finalists": (3, 1),
         "budget_seconds": (235.0, 600.0),
     }
     for name, (whole, small) in defaults.items():
