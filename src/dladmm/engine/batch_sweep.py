@@ -36,7 +36,7 @@ class BatchSweep:
     """The working parameters of a streaming run, their running sums, and the sweep that moves them."""
 
     def __init__(
-        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: int | None
+        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: float | None
     ) -> None:
         self.engine, self.options, self.n_samples = engine, options, n_samples
         self.params = params
