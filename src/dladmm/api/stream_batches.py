@@ -21,6 +21,11 @@ from dladmm.engine.batches import Batch, Batches
 FIRST_ROWS, FIRST_BYTES = 16_384, 1 << 28
 """The first rows of a stream are read before it begins: so many, or what fits into 256 MB; at least one batch."""
 
+KEPT = (
+    "What was learned from the batches before it is kept: a module has the network, and a Checkpoint goes on from there "
+    "with resume=True."
+)
+
 Check = Callable[[Any, Any, Any], Batch]
 """``check(x, y, weight)``: a raw batch as tensors for the engine, or an InputError."""
 
@@ -67,15 +72,6 @@ class FirstRows:
             raise InputError("X brought no batch; at least one batch of rows is needed.")
         return found
 
-    def joined(self) -> tuple[Any, Any, Any]:
-        """x, y and weight of all first rows."""
-        xs, ys, weights = zip(*self.batches, strict=True)
-        some = [weight is not None for weight in weights]
-        if any(some) != all(some):
-            raise InputError("either all batches have a weight, (x, y, weight), or none has.")
-        with naming(0, None):
-            return _joined(xs), _joined(ys), _joined(weights) if all(some) else None
-
     def samples(self) -> float:
         """How many samples these rows count for."""
         return sum(len(x) if w is None else float(np.sum(_array(w))) for x, _, w in self.batches)
@@ -108,7 +104,7 @@ class CheckedBatches:
     def one_pass(self, number: int, skip: int = 0) -> Iterator[Batch]:
         found = None
         for j, raw in enumerate(self._raw(number, skip), skip):
-            with naming(number, j):
+            with naming(number, j, begun=True):
                 found = self._checked(raw)
             yield found
         if number == 0:
@@ -188,10 +184,10 @@ class Together:
 
 
 class naming:
-    """Errors within it say of which batch they speak, and what was kept."""
+    """Errors within it say of which batch they speak, and what was kept; ``begun``: the run has begun."""
 
-    def __init__(self, number: int, j: int | None) -> None:
-        self.where = "the first batches" if j is None else f"batch {j + 1} of pass {number + 1}"
+    def __init__(self, number: int, j: int, begun: bool = False) -> None:
+        self.where, self.begun = f"batch {j + 1} of pass {number + 1}", begun
 
     def __enter__(self) -> None:
         return
@@ -199,17 +195,8 @@ class naming:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, BatchError) or not isinstance(error, (DladmmError, TypeError, ValueError, RuntimeError)):
             return
-        raise BatchError(
-            f"{self.where}: {error} Mend or leave out that batch. What was learned from the batches before it is kept: "
-            "the module has the network, and a Checkpoint goes on from there with resume=True."
-        ) from error
+        raise BatchError(f"{self.where}: {error} Mend or leave out that batch. {KEPT if self.begun else ''}".strip()) from error
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _joined(parts: tuple[Any, ...]) -> Any:
-    if all(isinstance(part, Tensor) for part in parts):
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
-    return np.concatenate([_array(part) for part in parts])
