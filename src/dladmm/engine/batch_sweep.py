@@ -160,16 +160,23 @@ class BatchSweep:
         options = self.options
         for mean, value in ((self.slope, p), (self.curvature, q), (self.mean_loss, loss)):
             mean.lerp_(value, self.shares.lengths)
-        shaken = loss > 1.5 * self.mean_loss + 0.5
+        unit = self._unit()
+        shaken = loss > 1.5 * self.mean_loss + 0.5 * unit
         longer = (1.1 * self.leash).clamp_max(options.largest_change)
         self.leash.copy_(torch.where(shaken, self.leash / 4, longer))
         curvature = torch.maximum(q / p, self.curvature / self.slope).clamp_min(1e-20)
         lengths = (
             options.stretch / curvature,
-            (self.leash / q.clamp_min(1e-30)).sqrt(),
+            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
             options.largest_relative_change / relative.clamp_min(1e-30),
         )
         return torch.stack(lengths).min()
+
+    def _unit(self) -> Tensor:
+        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
+        if self.engine.risk.loss.kind == "classification":
+            return torch.ones_like(self.mean_loss)
+        return (2 * self.mean_loss).clamp_min(1e-30)
 
     def _move(self, heavy: bool) -> None:
         """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""

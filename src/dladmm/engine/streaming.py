@@ -102,6 +102,13 @@ class Streaming:
         moved = torch.stack(moves).sum()
         return look(state, [Step("W", moved, torch.zeros_like(moved))])
 
+    def take(self, batches: Batches) -> None:
+        """Go on with other batches, whose samples come to those seen before, for one pass."""
+        self.batches, self.batches_in_pass = batches, batches.batches_per_pass() or 0
+        self.passes = self.finished_passes + 1
+        self.sweeps.n_samples = (self.sweeps.n_samples or 0.0) + (batches.n_samples or 0.0)
+        self._recorded = {}  # the number of samples is part of a recording
+
     def hand_out(self, state: State) -> None:
         """Make the state that of the averaged network, which is good at any time; of the last iterate of a plan."""
         for p, found in zip(state.params, self.network(), strict=True):

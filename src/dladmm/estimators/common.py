@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.callbacks import Callback, ProgressBar
@@ -54,3 +54,8 @@ def finite_output(output: Tensor) -> Tensor:
             f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
         )
     return output
+
+
+def is_convolution(module: nn.Module) -> bool:
+    """Whether a module is a convolution."""
+    return isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))

@@ -215,9 +215,8 @@ class Trainer:
     def one_more_pass(self, batches: Batches) -> Result:
         """Streaming mode: one pass over other batches, with everything learned and summed so far."""
         assert isinstance(self.method, Streaming)
-        self.method.batches, self.method.batches_in_pass = batches, batches.batches_per_pass() or 0
-        self.method.passes = self.history.n_iter + 1
-        self.options = replace(self.options, max_iter=self.method.passes)
+        self.method.take(batches)
+        self.options = replace(self.options, max_iter=self.history.n_iter + 1)
         return self.fit()
 
     def request_stop(self, status: Status) -> None:
