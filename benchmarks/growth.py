@@ -44,10 +44,10 @@ from gcn import graph_iteration
 from mlp import Contender, library, random_data, synchronize, whole_numbers
 
 from dladmm.base import machine
-from dladmm.blocks.ray import Ray
 from dladmm.compute.recording import WARM_CALLS
 from dladmm.datasets.generated import sbm
 from dladmm.reproduce.fits import growth
+from dladmm.solvers.step_along import StepAlong
 
 AXES = ("samples", "width", "edges")
 MLP_MODES = ("quadratic", "exact", "accelerated")
@@ -131,18 +131,18 @@ def graph_size(nodes: int, settings: argparse.Namespace) -> Size:
 
 def trials(contender: Contender) -> int:
     """How many steps the backtracking of graph layers tries in one more iteration."""
-    tried, rise = 0, Ray.rise
+    tried, rise = 0, StepAlong.rise
 
-    def counted(self: Ray, step: float) -> float:
+    def counted(self: StepAlong, step: float) -> float:
         nonlocal tried
         tried += 1
         return rise(self, step)
 
-    Ray.rise = counted  # type: ignore[method-assign]
+    StepAlong.rise = counted  # type: ignore[method-assign]
     try:
         contender.step()
     finally:
-        Ray.rise = rise  # type: ignore[method-assign]
+        StepAlong.rise = rise  # type: ignore[method-assign]
     return tried
 
 

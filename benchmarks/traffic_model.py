@@ -16,7 +16,7 @@ from dladmm.blocks import Affine
 from dladmm.compute.communicator import Traffic
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
-from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.regularizers import Regularizer
 
 AGREEMENT = Traffic(2, 4 * 8)
 """Seconds and fingerprint of the parameters, then the wish to stop."""
@@ -62,7 +62,7 @@ def iteration_traffic(
     for attempt in range(attempts if accelerated else 1):
         told += _sweep(affine, options, n_rows, fresh=accelerated, new_input=attempt < dropping)
         if accelerated:
-            shares = 0 if isinstance(penalty, NoPenalty) else len(affine)
+            shares = 0 if penalty.is_zero else len(affine)
             told += [Told(doubles=2)] * shares + [Told(doubles=1)]
         told.append(Told(doubles=2 * own_steps + SIGNS))
     total = AGREEMENT.copy()

@@ -18,6 +18,7 @@ from pages.command_line import cli_page
 from pages.readme import with_table
 from pages.records import ROOT
 from pages.results import render as results_page
+from pages.streaming import with_table as with_streaming_table
 from pages.svg import PALETTES
 from pages.sweep_picture import sweep_picture
 
@@ -30,7 +31,8 @@ def rendered() -> dict[Path, str]:
     for theme, colours in PALETTES.items():
         files[DOCS / "_static" / f"accuracy-{theme}.svg"] = accuracy_picture(colours)
         files[DOCS / "_static" / f"sweep-{theme}.svg"] = sweep_picture(colours)
-    readme = ROOT / "README.md"
+    readme, streaming = ROOT / "README.md", DOCS / "streaming.md"
+    files[streaming] = with_streaming_table(streaming.read_text(encoding="utf-8"))
     return files | {readme: with_table(readme.read_text(encoding="utf-8"))}
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from traffic_model import iteration_traffic
 
 from dladmm import (
+    Chain,
     GCNClassifier,
     MLPClassifier,
     MLPRegressor,
@@ -24,7 +25,8 @@ from dladmm import (
     train,
     train_graph,
 )
-from dladmm.base.status import Status
+from dladmm.base.history import Status
+from dladmm.blocks import Affine, Elementwise
 from dladmm.callbacks import Callback, Checkpoint
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.compute.halo import halo_matrix
@@ -33,6 +35,7 @@ from dladmm.distributed import current, share
 from dladmm.engine.options import make_options
 from dladmm.network.graph_part import GraphPart
 from graph_problems import random_graph
+from own_gain import Gain
 
 
 def data(n_rows=61, n_in=5, seed=0, loss="cross_entropy"):
@@ -345,6 +348,16 @@ def network_trained(comm, name, settings, n_rows=33):
     X = X[:, 0] if name == "recurrent" else X
     settings = {"max_iter": 3, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
     return told(quietly(train, NETWORKS[name](), X, y, communicator=comm, **settings))
+
+
+def own_block_trained(comm, settings, n_rows=33):
+    """A chain with a block that the library does not know."""
+    X, y = data(n_rows)
+    settings = {"max_iter": 3, "dtype": "float64", "eps_abs": 0.0, "eps_rel": 0.0} | settings
+    if settings.pop("weighted", False):
+        settings["sample_weight"] = np.random.default_rng(1).uniform(0.5, 2, n_rows)
+    chain = Chain([Affine(5, 6), Gain(6), Elementwise("relu"), Affine(6, 3)])
+    return told(quietly(train, chain, X, y, communicator=comm, **settings))
 
 
 def networks_trained(comm, cases):

@@ -14,8 +14,7 @@ from dladmm._version import __version__
 from dladmm.api.train import train
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import DataError, DladmmError, InputError, InputTypeError
-from dladmm.base.history import History
-from dladmm.base.status import Status
+from dladmm.base.history import History, Status
 from dladmm.callbacks import Callback
 from dladmm.engine.certificate import Certificate
 from dladmm.engine.options import TrainOptions

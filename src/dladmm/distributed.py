@@ -5,9 +5,10 @@ from dladmm.compute.communicator import (
     Communicator,
     DistributedError,
     Group,
+    Shards,
     Traffic,
     current,
+    share,
 )
-from dladmm.compute.shards import Shards, share
 
 __all__ = ["ALONE", "Communicator", "DistributedError", "Group", "Shards", "Traffic", "current", "share"]

@@ -38,11 +38,6 @@ class Regularizer(Named, ABC):
         """
 
     @property
-    def value_depends_on_W(self) -> bool:
-        """Whether Omega is not constant; only :class:`NoPenalty` is."""
-        return True
-
-    @property
     @abstractmethod
     def coercive(self) -> bool:
         """Whether Omega(W) grows without bound with ||W||, as Assumption 2 of the paper requires."""

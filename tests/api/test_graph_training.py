@@ -166,7 +166,7 @@ CASES = [
     ("rows", {"rows": "some"}, InputError, "rows must be 'all' or 'train'"),
     ("prox", {"prox": "newton"}, InputError, "prox must be"),
     ("validation name", {"validation": "train"}, InputError, "'val', 'test', a mask or None"),
-    ("no val mask", {"validation": "val"}, InputError, "val_mask, but the graph has none"),
+    ("no val mask", {"validation": "val"}, InputError, "needs val_mask, which the graph does not have"),
     ("empty validation", {"validation": MASK & False}, InputError, "validation selects no node"),
     ("mu and nu", {"mu": 1.0, "nu": 1.0}, InputError, "two names"),
     ("hidden 0", {"hidden": (0,)}, InputError, "whole numbers >= 1"),

@@ -389,16 +389,16 @@ def test_every_subproblem_of_taylors_admm_is_solved(depth):
     engine = method.engine
     last = len(engine.chain) - 1
     for l in range(0, last + 1, 2):
-        v, term = engine._input(state, l), engine._tie(state, l)
+        v, term = engine.input(state, l), engine._tie(state, l)
         engine._least_squares(state, l)
         block, p = engine.chain.blocks[l], state.params[l]
-        assert float(block.parameter_stationarity(p, v, term, engine.penalty)) < 1e-12
+        assert float(block.parameter_stationarity(p, v, term, engine.penalty, engine.work(l))) < 1e-12
         torch.testing.assert_close(block.forward(p, v), state.predictions[l])
     for l in range(last):
         engine._update_variable(state, l)
         block, p = engine.chain.blocks[l + 1], state.params[l + 1]
         slope = block.input_stationarity(
-            p, state.outputs[l], engine._anchor(state, l), engine._tie(state, l + 1)
+            p, state.outputs[l], engine._anchor(state, l), engine._tie(state, l + 1), engine.work(l + 1)
         )
         assert float(slope) < 1e-12
     engine._update_last(state)

@@ -192,26 +192,25 @@ def test_gradient_baselines_train_a_recurrent_network(sequences):
     assert result.history["train_accuracy"][-1] > 0.8
 
 
-@pytest.mark.parametrize("rows", [None, torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)])
-def test_a_linear_layer_at_every_position_is_one_on_all_rows(rows):
+@pytest.mark.parametrize("counts", [None, torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)])
+def test_a_linear_layer_at_every_position_is_one_on_all_rows(counts):
     generator = torch.Generator().manual_seed(0)
     affine = Affine(4, 2)
     block, params = Positionwise(affine), affine.initial_parameters(generator, 1.0)
     v = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
     target = torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)
     own = {name: p.clone() for name, p in params.items()}
-    flat, repeated = v.clone().reshape(15, 4), None if rows is None else rows.repeat_interleave(5, 0)
+    flat, repeated = v.clone().reshape(15, 4), None if counts is None else counts.repeat_interleave(5, 0)
     term, flat_term = (
-        Term(1.0, target, block.forward(params, v), rows),
-        Term(1.0, target.reshape(15, 2), affine.forward(own, flat), repeated),
+        Term(1.0, target, block.forward(params, v)),
+        Term(1.0, target.reshape(15, 2), affine.forward(own, flat)),
     )
     none, anchor = get_regularizer(None), Anchor(1.0, v + 1)
-    block.update_parameters(params, v, term, none, Work(SubproblemOptions()))
-    affine.update_parameters(own, flat, flat_term, none, Work(SubproblemOptions()))
-    block.update_input(params, v, anchor, term, Work(SubproblemOptions()))
-    affine.update_input(
-        own, flat, Anchor(1.0, anchor.value.reshape(15, 4)), flat_term, Work(SubproblemOptions())
-    )
+    work, flat_work = (Work(SubproblemOptions(), counts=each) for each in (counts, repeated))
+    block.update_parameters(params, v, term, none, work)
+    affine.update_parameters(own, flat, flat_term, none, flat_work)
+    block.update_input(params, v, anchor, term, work)
+    affine.update_input(own, flat, Anchor(1.0, anchor.value.reshape(15, 4)), flat_term, flat_work)
     torch.testing.assert_close(v.reshape(15, 4), flat)
     torch.testing.assert_close(term.prediction.reshape(15, 2), flat_term.prediction)
     torch.testing.assert_close(params["W"], own["W"])

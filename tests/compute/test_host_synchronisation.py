@@ -10,17 +10,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dladmm import datasets
 from dladmm.api.graph_problem import GraphSettings, graph_problem
+from dladmm.blocks import Affine, Elementwise
 from dladmm.compute import execution, passes
 from dladmm.compute.execution import Execution
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
-from dladmm.network.chain import mlp
+from dladmm.network.chain import Chain, mlp
 from dladmm.regularizers import L1, L2
 from dladmm.solvers import factor
 from dladmm.solvers.factor import damped_cholesky
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.diagnostics import vital_signs
+from own_gain import Gain
 
 WAITING = ("_local_scalar_dense", "lift_fresh", "nonzero", "equal", "is_nonzero")
 """A number asked for, a number brought, a size that depends on numbers: on a GPU each waits for the device."""
@@ -141,6 +143,17 @@ def test_products_in_the_order_a_gpu_likes_are_the_same(solver, monkeypatch):
         engine.sweep(state)
     for W, same in zip(state.W, other.W, strict=True):
         torch.testing.assert_close(W, same, rtol=1e-10, atol=1e-12)
+
+
+def test_nor_does_one_with_a_block_of_ones_own():
+    """It declares Support.ALL, and its sums go through its work."""
+    loss, x = get_loss("cross_entropy"), torch.randn(50, 20, generator=torch.Generator().manual_seed(0))
+    chain = Chain([Affine(20, 9), Gain(9), Elementwise("relu"), Affine(9, 7)])
+    risk = Risk(loss, loss.encode(torch.arange(50) % 7, 7, torch.float32))
+    engine = Engine(chain, x, risk, L2(0.1), SubproblemOptions())
+    params = chain.initial_parameters(None, 1.0, dtype=torch.float32, device=torch.device("cpu"))
+    assert engine.recordable
+    assert waits(engine, engine.feasible_state(params, 1.5, 1.0)) == []
 
 
 def test_a_blind_factor_is_the_other_factor_or_a_safe_one():

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dladmm import InputError, datasets, mlp, train
-from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.precision import product_precision
+from dladmm.compute.execution import EAGER, Execution, product_precision
 from running_benchmarks import run_benchmark
 
 ROUNDED = Execution(rounded_directions=True)

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+from dladmm import train
 from dladmm.blocks import Affine, Term, Work
 from dladmm.compute.execution import Execution
 from dladmm.compute.workspace import KEPT, Workspace
@@ -82,6 +83,37 @@ def test_memory_that_is_used_again_is_no_old_source():
         assert workspace.find("key", (source,)) is None
         workspace.keep("key", source.sum(), (source,))
         del source
+
+
+def test_a_rank_without_rows_finds_and_misses_what_the_others_do():
+    """Empty tensors have no address: another one must not be taken for the source, and a view of it is the same."""
+    for rows in (0, 3):
+        workspace, first, other = Workspace(), torch.zeros(rows, 4), torch.zeros(rows, 4)
+        workspace.keep("gram", first.sum(), (first,))
+        assert workspace.find("gram", (first,)) is not None
+        assert workspace.find("gram", (first.view(rows, 4),)) is not None
+        assert workspace.find("gram", (other,)) is None
+        first.add_(1.0)
+        assert workspace.find("gram", (first,)) is None
+
+
+def test_tensors_whose_writes_are_not_counted_are_never_found():
+    with torch.inference_mode():
+        x = torch.zeros(3)
+    workspace = Workspace()
+    workspace.keep("key", torch.ones(1), (x,))
+    assert workspace.find("key", (x,)) is None
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_training_under_inference_mode_is_training(mode):
+    x, y = drawn(40, 5), torch.arange(40) % 3
+    settings = {"max_iter": 4, "mode": mode, "dtype": "float64"}
+    expected = train(mlp([5, 6, 4, 3]), x, y, **settings)
+    with torch.inference_mode():
+        found = train(mlp([5, 6, 4, 3]), x.clone(), y, **settings)
+    for mine, theirs in zip(found.state.W, expected.state.W, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
 def test_other_numbers_are_another_quantity():
@@ -160,7 +192,7 @@ def test_the_gram_of_the_inputs_survives_inputs_with_dropout(monkeypatch):
         assert len(a) != rows or counts is None
         return full_precision_gram(a, counts)
 
-    monkeypatch.setattr("dladmm.blocks.affine.full_precision_gram", counted)
+    monkeypatch.setattr("dladmm.blocks.affine_rows.full_precision_gram", counted)
     objective = engine.objective
     answers = iter([torch.inf, -torch.inf] * 5)  # with dropping: refused; without: accepted
     known = float(objective(state))

@@ -319,6 +319,18 @@ def test_a_constraint_has_no_share(constraint):
     assert constraint.times(0.3) == constraint
 
 
+@pytest.mark.parametrize(("penalty", "asked"), [(NoPenalty(), 0), (L2(0.3), 1), (L1(0.3), 1)])
+def test_without_a_penalty_no_gradients_are_made(monkeypatch, penalty, asked):
+    engine, params = mlp_engine("tanh", bias=True, strength=0.3)
+    engine.penalty = penalty
+    rho = 10 * engine.risk.H
+    state = engine.feasible_state(params, rho, rho)
+    made, true_gradients = [], Engine.output_gradients
+    monkeypatch.setattr(Engine, "output_gradients", lambda *args: made.append(1) or true_gradients(*args))
+    assert Accelerated(engine, state).iterate(state, steps_of) is not None
+    assert len(made) == asked
+
+
 @pytest.mark.parametrize("regularizer", [None, {"name": "l2", "strength": 0.3}])
 def test_a_sweep_without_forces_is_what_it_was(regularizer):
     def problem():
@@ -601,12 +613,12 @@ class Refused(Accelerated):
 
     refuse = 0
 
-    def _attempt(self, state, attempt):
+    def _sweep_trial(self, state, attempt):
         self.tried.append(attempt)
-        if len(self.tried) <= self.refuse:
-            far = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
-            return [], far
-        return super()._attempt(state, attempt)
+        if len(self.tried) > self.refuse:
+            return super()._sweep_trial(state, attempt)
+        self._trial.params = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
+        return []
 
     def go(self, state, refuse=0):
         self.tried, self.refuse = [], refuse
@@ -692,19 +704,101 @@ def test_when_every_attempt_is_refused_nothing_moves(dropout):
     assert method.go(state) is not None  # and it can go on
 
 
+def everything_of(state):
+    """The tensors of a state, and copies of them."""
+    tensors = [p for block in state.params for p in block.values()]
+    tensors += [*state.outputs, *state.predictions, state.u]
+    return tensors, [tensor.clone() for tensor in tensors]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "graph, all rows", "graph, some rows"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("refusals", [1, 3, 6, None])
+def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, dropout, refusals):
+    """The safeguard refuses the first attempts of every iteration, whole sweeps with their resynchronised points.
+
+    While they are made, and when the last one is refused, the state is bit for bit what it was, in the same memory.
+    """
+    if kind == "mlp":
+        engine, params = mlp_engine("tanh", bias=True, strength=0.3)
+    else:
+        engine, params = graph_net("relu", strength=0.3, rows="all" if "all" in kind else "train")
+    if dropout > 0 and engine.x.layout != torch.strided:
+        pytest.skip("sparse inputs are never dropped")
+    rho = 10 * engine.risk.H
+    state = engine.feasible_state(params, rho, rho)
+    method = Accelerated(engine, state, dropout)
+    truth_of, asked = engine.objective, 0
+    tensors, before = everything_of(state)
+    numbers = state.rho, state.nu, state.stiffness, state.links, [dict(c) for c in state.curvatures]
+
+    def objective(candidate):
+        nonlocal asked
+        if candidate is state:
+            return truth_of(candidate)
+        mine = {tensor.data_ptr() for tensor in everything_of(candidate)[0]}
+        assert mine.isdisjoint(tensor.data_ptr() for tensor in tensors)
+        for tensor, was, now in zip(tensors, before, everything_of(state)[0], strict=True):
+            assert tensor is now
+            assert torch.equal(tensor, was)
+        asked += 1
+        refuse = refusals is None or asked <= refusals
+        return torch.tensor(torch.inf, dtype=F64) if refuse else truth_of(candidate)
+
+    monkeypatch.setattr(engine, "objective", objective)
+    for _ in range(3):
+        asked = 0
+        tensors, before = everything_of(state)
+        seen = method.iterate(state, steps_of)
+        if refusals is None:
+            assert seen is None
+            assert asked == 2 + HIGHEST_RAISE + (dropout > 0)
+            for tensor, was, now in zip(tensors, before, everything_of(state)[0], strict=True):
+                assert tensor is now
+                assert torch.equal(tensor, was)
+            assert numbers == (state.rho, state.nu, state.stiffness, state.links, state.curvatures)
+        else:
+            assert seen is not None
+            assert asked > refusals
+            # what was accepted is feasible, and shares no memory with the trial
+            for output, again in zip(
+                state.outputs, engine.feasible_state(state.params, 1, 1).outputs, strict=True
+            ):
+                torch.testing.assert_close(output, again, rtol=1e-12, atol=1e-12)
+            trial = {
+                v.data_ptr() for v in (*method._trial.outputs, *method._trial.predictions, method._trial.u)
+            }
+            assert trial.isdisjoint(tensor.data_ptr() for tensor in everything_of(state)[0])
+
+
+def test_an_accepted_point_does_not_depend_on_what_was_refused(monkeypatch):
+    """Garbage in the memory of the trial, as refused attempts leave it, reaches nothing."""
+    points = []
+    for poisoned in (False, True):
+        method, state = method_on(dropout=0.2)
+        for _ in range(3):
+            if poisoned:
+                for tensor in (*method._trial.outputs, *method._trial.predictions, method._trial.u):
+                    tensor.fill_(torch.nan)
+            assert method.go(state) is not None
+        points.append([p.clone() for p in everything_of(state)[0]])
+    for clean, other in zip(*points, strict=True):
+        assert torch.equal(clean, other)
+
+
 def test_a_run_without_a_step_left_stalls(monkeypatch, digits):
     X, y = digits[0], digits[1]
-    true_attempt, kept = Accelerated._attempt, []
+    true_sweep, kept = Accelerated._sweep_trial, []
 
-    def attempt(self, state, tried):
-        if self.iteration <= 3:
-            return true_attempt(self, state, tried)
-        if not kept:
-            kept.extend(copied(state.params))
-        far = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
-        return true_attempt(self, state, tried)[0], far
+    def sweep(self, state, tried):
+        steps = true_sweep(self, state, tried)
+        if self.iteration > 3:
+            if not kept:
+                kept.extend(copied(state.params))
+            self._trial.params = [{name: 1e4 + p for name, p in block.items()} for block in state.params]
+        return steps
 
-    monkeypatch.setattr(Accelerated, "_attempt", attempt)
+    monkeypatch.setattr(Accelerated, "_sweep_trial", sweep)
     result = train(mlp([64, 10, 10]), X, y, mode="accelerated", max_iter=50, dtype="float64")
     assert result.status is Status.STALLED
     assert result.history.n_iter == 3

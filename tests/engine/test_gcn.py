@@ -150,7 +150,8 @@ def test_exact_last_layer_is_the_minimiser():
     engine, state = random_problem(2, depth=2, w_solver="exact", damping=0.0)
     engine.sweep(state)
     block, W = engine.chain.blocks[-1], state.W[-1]
-    engine._update_parameters(state, 1, forward=True)
+    work = engine.work(1, order=(True,))
+    block.update_parameters(state.params[1], state.outputs[0], engine.term(state, 1), engine.penalty, work)
     A = block.graph.adjacency.csr.to_dense() @ state.outputs[0]
     gradient = (A @ W.T - state.outputs[1] - state.u / state.rho).T @ A
     assert float(gradient.abs().max()) < 1e-8

@@ -142,7 +142,7 @@ def test_a_prediction_is_dead_only_if_it_is_written_before_it_is_read():
 @pytest.mark.parametrize("solver", ["quadratic", "exact"])
 def test_every_difference_that_is_prepared_is_used_and_the_others_are_made_once(monkeypatch, solver):
     """In steady state: what an update begins with lies there, but for the last link and where a buffer was taken."""
-    _, engine, state = paired(3, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1)
+    _, engine, state = paired(3, rho=1.5, nu=1.0, lam=0.1, solver=solver, damping=0.1, samples=30)
     assert len({v.shape for v in state.outputs[1:4:2]}) == 2  # buffers of their own
     made, found = [], []
     difference = Work._difference

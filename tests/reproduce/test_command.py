@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dladmm.base.errors import InputError
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.report import read_report
 from dladmm.reproduce import ORDER, reproduce
 from dladmm.reproduce.__main__ import main

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dladmm.base.errors import InputError
-from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram, inverse_of_triangular
 from dladmm.solvers.subproblems import SubproblemOptions, backtracked
 

@@ -12,8 +12,8 @@ from torch import nn
 from dladmm import DataError, InputError, Recurrent, Status, mlp, train
 from dladmm.activations import ACTIVATIONS, get_activation
 from dladmm.losses import CallableLoss, get_loss
+from dladmm.network.chain import layers_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
-from dladmm.network.tracing import layers_of
 from dladmm.training.checkpoint import load, load_model, save, save_model
 from dladmm.training.model_file import WeightsOnly
 

@@ -59,7 +59,9 @@ def run(data, callbacks=(), **options):
 
 
 def equal(first, second):
-    same = [torch.equal(a, b) for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True)]
+    same = [
+        torch.equal(a, b) for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True)
+    ]
     left, right = first.history.to_dict(), second.history.to_dict()
     left.pop("seconds"), right.pop("seconds")
     return all(same) and left == right
@@ -91,7 +93,12 @@ def test_a_run_killed_in_mid_pass_and_resumed_is_the_same_run(rows, tmp_path, ki
     data, options = sources(rows)[kind], {"batch_size": 30} if kind == "arrays" else {}
     whole = run(data, regularizer="l2", **options)
     with pytest.raises(Killed):
-        run(data, [Checkpoint(tmp_path, every_batches=3), AfterBatch(*place, killed)], regularizer="l2", **options)
+        run(
+            data,
+            [Checkpoint(tmp_path, every_batches=3), AfterBatch(*place, killed)],
+            regularizer="l2",
+            **options,
+        )
     after = AfterBatch(0, 0, killed)
     resumed = run(data, [Checkpoint(tmp_path, resume=True), after], regularizer="l2", **options)
     first = place[1] // 3 * 3 + 1
@@ -227,7 +234,9 @@ def test_a_bad_batch_leaves_what_was_learned(rows, tmp_path, monkeypatch):
     learned = (model(torch.from_numpy(X)).argmax(1).numpy() == y).mean()
     assert learned > 0.7
     after = AfterBatch(0, 0, killed)
-    result = train(mlp([6, 12, 3]), batches_of(rows), callbacks=[Checkpoint(tmp_path, resume=True), after], **settings)
+    result = train(
+        mlp([6, 12, 3]), batches_of(rows), callbacks=[Checkpoint(tmp_path, resume=True), after], **settings
+    )
     assert after.seen[0] == (1, 7)
     assert equal(result, train(mlp([6, 12, 3]), batches_of(rows), **settings))
     assert latest(tmp_path) is not None

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dladmm.activations import Activation
 from dladmm.base.errors import InputError
-from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.partition import partitioned
-from dladmm.compute.shards import Shards
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.losses import Loss, Risk

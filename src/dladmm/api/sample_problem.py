@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.parameters import fresh_parameters, module_parameters
+from dladmm.api.arguments import fresh_parameters, module_parameters
 from dladmm.api.row_checks import RowChecks
 from dladmm.api.stream_batches import FirstRows
 from dladmm.api.stream_sources import is_stream
@@ -23,7 +23,6 @@ from dladmm.api.streams import (
     unwrapped,
 )
 from dladmm.base.errors import InputError
-from dladmm.blocks import Affine, Composed, GraphConv, Positionwise
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch
@@ -32,7 +31,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
-from dladmm.network.scaling import ROW_LENGTH, STREAMED_ROW_LENGTH, Scaling
+from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
     check_callbacks,
@@ -142,9 +141,7 @@ def sample_trainer(
     else:
         check_fits(chain, params, _few(X, torch_dtype, torch_device), n_outputs, "X")
         rows = first_batches(first, checks.batch)
-        x, target, counts, row_weight = (None if t is None else t.to(torch_device) for t in rows)
-        assert x is not None
-        assert target is not None
+        x, target, counts, row_weight = rows.on(torch_device)
     if the_loss.lacks_H:
         if not comm.alone:
             raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
@@ -167,7 +164,7 @@ def sample_trainer(
         check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
     scaling = None
     if chosen.scale_inputs:
-        length = STREAMED_ROW_LENGTH if chosen.mode == "streaming" else ROW_LENGTH
+        length = STREAMED_LENGTH if chosen.mode == "streaming" else None
         scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
     n_labelled = risk.n_labelled(row_weight)
     batches = None
@@ -177,9 +174,7 @@ def sample_trainer(
         else:
             stream = stream_of_source(first, rows, checks.batch, torch_device, random_state, comm)
         batches = stream.batches
-        x, target, counts, row_weight = (None if t is None else t.to(torch_device) for t in stream.monitor)
-        assert x is not None
-        assert target is not None
+        x, target, counts, row_weight = stream.monitor.on(torch_device)
         risk = replace(risk, target=target, weight=counts)
     if scaling is not None:
         x = scaling.apply(x)
@@ -230,11 +225,6 @@ def _loss(spec: Any) -> Loss:
 
 def _n_outputs(chain: Chain) -> int:
     last = chain.blocks[-1]
-    last = last.block if isinstance(last, Composed) else last
-    last = last.affine if isinstance(last, Positionwise) else last
-    if isinstance(last, (Affine, GraphConv)):
+    if last.n_out is not None:
         return last.n_out
-    module = getattr(last, "module", None)
-    if isinstance(module, nn.Linear):
-        return module.out_features
     raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")

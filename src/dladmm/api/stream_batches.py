@@ -193,9 +193,13 @@ class naming:
         return
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, BatchError) or not isinstance(error, (DladmmError, TypeError, ValueError, RuntimeError)):
+        if isinstance(error, BatchError) or not isinstance(
+            error, (DladmmError, TypeError, ValueError, RuntimeError)
+        ):
             return
-        raise BatchError(f"{self.where}: {error} Mend or leave out that batch. {KEPT if self.begun else ''}".strip()) from error
+        raise BatchError(
+            f"{self.where}: {error} Mend or leave out that batch. {KEPT if self.begun else ''}".strip()
+        ) from error
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:

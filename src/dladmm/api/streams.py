@@ -90,7 +90,9 @@ def first_batches(first: FirstRows, check: Check) -> Batch:
         with naming(0, j):
             found.append(check(x, y, weight))
             if found[j].x.shape[1:] != found[0].x.shape[1:] or (weight is None) != (found[0].counts is None):
-                raise InputError("its samples have another shape than those before, or only some have a weight.")
+                raise InputError(
+                    "its samples have another shape than those before, or only some have a weight."
+                )
     parts = zip(*found, strict=True)
     return Batch(*(None if column[0] is None else torch.cat(column) for column in parts))  # type: ignore[arg-type]
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.parameters import copy_into, fresh_parameters
+from dladmm.api.arguments import copy_into, fresh_parameters, shard_samples
 from dladmm.api.sample_problem import EstimatedConstant, sample_trainer
-from dladmm.api.sharded_arguments import shard_samples
 from dladmm.base.errors import BatchError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import Communicator

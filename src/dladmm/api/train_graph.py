@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dladmm.activations import Activation
+from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.graph_problem import (
     GivenGraph,
     GraphProblem,
@@ -16,8 +17,6 @@ from dladmm.api.graph_problem import (
     graph_problem,
     part_problem,
 )
-from dladmm.api.parameters import fresh_parameters
-from dladmm.api.sharded_arguments import shard_graph
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator

@@ -1,10 +1,11 @@
-"""The history of a run: one entry per iteration and column."""
+"""The history of a run, one entry per iteration and column, and the status with which it ended."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping
+from enum import Enum
 
 Value = float | int | None
 
@@ -98,3 +99,30 @@ class History(Mapping[str, list[Value]]):
 
 def _writable(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Status(Enum):
+    """How a run ended. ``ok`` is false when the run failed and the command line should exit with 1."""
+
+    CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
+    MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
+    # Baselines end with this status too, so it gives no advice about rho: the certificate does where it applies.
+    DIVERGED = (
+        "Diverged: the augmented Lagrangian, which should fall, has grown; "
+        "the certificate says what is promised."
+    )
+    NON_FINITE = (
+        "Stopped because a value became NaN or infinite; the last finite parameters were kept and the other "
+        "variables set to their forward pass."
+    )
+    STALLED = "Stopped because no shorter step lowers the training objective any more."
+    INTERRUPTED = "Interrupted by the user; the parameters of the last whole iteration were kept."
+    EARLY_STOPPED = "Stopped early: the validation score has not improved for the given patience."
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run did not fail."""
+        return self not in (Status.DIVERGED, Status.NON_FINITE)
+
+    def __str__(self) -> str:
+        return self.value

@@ -18,7 +18,7 @@ from torch.optim import LBFGS, Optimizer
 from dladmm.base.errors import InputError
 from dladmm.baselines.optimizer_state import packed, unpack
 from dladmm.blocks import Step
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine

@@ -33,8 +33,8 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
-from dladmm.blocks import Affine, Anchor, Elementwise, Step, Term
-from dladmm.compute.norms import squared_norm
+from dladmm.blocks import Anchor, Step, Term
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.method import Look, MethodFactory, Seen
 from dladmm.engine.state import Energy, State
@@ -51,7 +51,7 @@ class TaylorEngine(Engine):
 
     def __init__(self, problem: Engine, gamma: float) -> None:
         blocks = problem.chain.blocks
-        kinds = all(isinstance(block, (Affine, Elementwise)[l % 2]) for l, block in enumerate(blocks))
+        kinds = all(block.kind == ("dense", "entrywise")[l % 2] for l, block in enumerate(blocks))
         if not kinds or len(blocks) % 2 == 0:
             raise InputError(
                 "admm (Taylor et al.) trains networks of linear layers with one known activation between two."

@@ -11,7 +11,7 @@ from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
 from dladmm.compute.work import Work
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 __all__ = [
     "Affine",

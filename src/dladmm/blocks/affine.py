@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
-from dladmm.blocks.affine_input import exact_a, quadratic_a
+from dladmm.blocks.affine_rows import Rows, exact_a, gradient_of_rows, quadratic_a
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.rows import Rows, gradient_of_rows
-from dladmm.compute.norms import squared_norm
-from dladmm.compute.passes import by_columns
+from dladmm.compute.passes import by_columns, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.least_squares import update_linear_parameters
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class Affine(Block):
@@ -26,6 +24,7 @@ class Affine(Block):
     variable at hand. The cached ``m`` moves with every update, so each update of W or a costs two products.
     """
 
+    kind = "dense"
     support = Support.ALL
     linear = True
     begins_with_residual = True

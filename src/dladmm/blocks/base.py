@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Flag, auto
-from typing import cast
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.operator import Operator
-from dladmm.solvers.subproblems import SubproblemOptions
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.local_step import change_along
+from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
+from dladmm.solvers.weight_step import Operator
+
+Kind = Literal["dense", "entrywise", "convolution", "map", "mapped", "positions", "other"]
+"""Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position."""
 
 
 class Support(Flag):
@@ -70,8 +73,17 @@ class Block(ABC):
     joins_updates: bool = False
     """Whether several updates of its parameters in a row may be asked for in one call (``work.order``)."""
 
+    kind: Kind = "other"
+    """What sort of link it is, for those who treat some sorts apart: scaling of inputs, memory, merging of maps."""
+
     positions_share_weights: bool = False
     """Whether the same weights act at every position of an image."""
+
+    keeps_positions: bool = True
+    """Whether samples that are sequences stay sequences."""
+
+    n_levels: int = 0
+    """How many levels the block's output has, 0 where it is continuous."""
 
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
@@ -157,18 +169,18 @@ class Block(ABC):
     def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         """``J_B moves``: how g(B, v), which is ``prediction``, changes along moves of the parameters."""
 
-        def of_parameters(values: Params) -> Tensor:
-            return self.forward(values, v)
+        def of_parameters(*values: Tensor) -> Tensor:
+            return self.differentiable_forward(dict(zip(params, values, strict=True)), v)
 
-        return cast(Tensor, torch.func.jvp(of_parameters, (params,), (moves,))[1])
+        return change_along(of_parameters, list(params.values()), [moves[name] for name in params])
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         """``J_v move``: how g(B, v) changes along a move of the input."""
 
         def of_input(value: Tensor) -> Tensor:
-            return self.forward(params, value)
+            return self.differentiable_forward(params, value)
 
-        return cast(Tensor, torch.func.jvp(of_input, (v,), (move,))[1])
+        return change_along(of_input, [v], [move])
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
         """A, where g is ``A W^T + b`` (or a function of it) in its parameters W and b; None for other blocks."""

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import parameter_order
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.factor import full_precision_gram
 from dladmm.solvers.least_squares import update_linear_parameters
 from dladmm.solvers.linear_input import update_linear_input
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 Sizes = tuple[int, ...]
 
@@ -36,6 +36,8 @@ class Convolution(Block):
     support = Support.COUNTS | Support.RANKS
     linear = True
     positions_share_weights = True
+    kind = "convolution"
+    keeps_positions = False
     penalised = ("W",)
 
     def __init__(

@@ -11,21 +11,23 @@ from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.execution import nothing, one_pass
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.jump_surrogate import surrogate_through, update_on_surrogate
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class Elementwise(Block):
     """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
 
+    kind = "entrywise"
     rewrites_prediction = True
 
     def __init__(self, activation: Activation | str) -> None:
         self.activation = get_activation(activation)
         self.continuous = self.activation.continuous
         self.linear = self.activation.name == "identity"
+        self.n_levels = self.activation.n_levels
         searched = not isinstance(self.activation, PiecewiseLinear)
         self.support = Support.ALL & ~Support.RECORDING if searched else Support.ALL
 

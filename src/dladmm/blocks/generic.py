@@ -10,11 +10,11 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
 
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class Generic(Block):

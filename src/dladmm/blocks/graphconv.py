@@ -12,19 +12,18 @@ from dladmm.activations import Activation, get_activation
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
+from dladmm.blocks.affine_rows import Rows
 from dladmm.blocks.base import Block, Support
 from dladmm.blocks.propagation import Matrix, Propagation
-from dladmm.blocks.rows import Rows
 from dladmm.compute.halo import HaloMatrix
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.compute.work import Work
 from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.operator import Operator
 from dladmm.solvers.step_along import StepAlong, move_along
-from dladmm.solvers.subproblems import Trial, searched
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term, Trial, searched
+from dladmm.solvers.weight_step import Operator
 
 
 class GraphConv(Block):

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.linear_input import update_linear_input
-from dladmm.solvers.operator import Operator
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
+from dladmm.solvers.weight_step import Operator
 
 LINEAR_LAYERS: tuple[type[nn.Module], ...] = (
     nn.Flatten, nn.Unflatten, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d,
@@ -33,8 +33,10 @@ class LinearMap(Block):
     overlap) the input's subproblem has a closed form.
     """
 
+    kind = "map"
     support = Support.COUNTS | Support.RANKS
     linear = True
+    keeps_positions = False
 
     def __init__(self, module: nn.Module) -> None:
         self.module = copy.deepcopy(module)
@@ -110,6 +112,8 @@ class Composed(Block):
     link weakens what a backward sweep hands down. h is linear in its input, or the block is the chain's ``first`` one,
     whose input is data.
     """
+
+    kind = "mapped"
 
     def __init__(self, maps: list[LinearMap], block: Block, *, first: bool = False) -> None:
         self.maps, self.block = maps, block

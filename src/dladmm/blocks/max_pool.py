@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.execution import one_pass
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class MaxPool(Block):

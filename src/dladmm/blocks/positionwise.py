@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
+from dladmm.blocks.affine_rows import Rows
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.rows import Rows
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.operator import Operator
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
+from dladmm.solvers.weight_step import Operator
 
 
 class Positionwise(Block):
@@ -23,6 +23,7 @@ class Positionwise(Block):
     same memory and the affine block works on them in place.
     """
 
+    kind = "positions"
     support = Support.COUNTS | Support.RANKS
     linear = True
     joins_updates = True

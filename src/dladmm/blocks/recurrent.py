@@ -18,14 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.linear_map import LinearMap
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work, like_rows
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
-from dladmm.solvers.terms import Anchor, Params, Step, Term
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
 """Torch's cells whose state is the hidden state alone."""
@@ -52,12 +51,12 @@ class RecurrentStates(Block):
         rnn = layer.rnn
         self.layer = copy.deepcopy(layer)
         self.n_in, self.n_hidden, self.bias = rnn.input_size, rnn.hidden_size, rnn.bias
-        self.kind = type(rnn).__name__ if not isinstance(rnn, nn.RNN) else rnn.nonlinearity
-        self.n_states = (2 if self.kind == "LSTM" else 1) * self.n_hidden
+        self.cell_kind = type(rnn).__name__ if not isinstance(rnn, nn.RNN) else rnn.nonlinearity
+        self.n_states = (2 if self.cell_kind == "LSTM" else 1) * self.n_hidden
         self.penalised = ("weight_ih_l0", "weight_hh_l0")
 
     def __repr__(self) -> str:
-        return f"RecurrentStates({self.kind}, {self.n_in}, {self.n_hidden})"
+        return f"RecurrentStates({self.cell_kind}, {self.n_in}, {self.n_hidden})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """Weights of He's deviation, biases those of ``GATES``; without a generator the layer's own values.
@@ -71,7 +70,7 @@ class RecurrentStates(Block):
             deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
         if self.bias:
-            for gate, bias in enumerate(GATES.get(self.kind, ())):
+            for gate, bias in enumerate(GATES.get(self.cell_kind, ())):
                 own["bias_ih_l0"][gate * self.n_hidden :][: self.n_hidden] = bias
         return own
 
@@ -91,8 +90,8 @@ class RecurrentStates(Block):
         W, U = params["weight_ih_l0"], params["weight_hh_l0"]
         biases = (params["bias_ih_l0"], params["bias_hh_l0"]) if self.bias else (None, None)
         flat, states = x.reshape(-1, x.shape[-1]), s.reshape(-1, s.shape[-1])
-        if self.kind in _CELLS:
-            found: Tensor = _CELLS[self.kind](flat, states, W, U, *biases)
+        if self.cell_kind in _CELLS:
+            found: Tensor = _CELLS[self.cell_kind](flat, states, W, U, *biases)
             return found.reshape(s.shape)
         pair = torch.lstm_cell(flat, states.chunk(2, 1), W, U, *biases)
         return torch.cat(pair, 1).reshape(s.shape)
@@ -285,26 +284,6 @@ class RecurrentStates(Block):
         own = Term(term.weight, s, s)
         slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
         return squared_norm(slope + anchor.weight * (v - anchor.value), work.counts)
-
-
-class StateSelection(LinearMap):
-    """What of the states the rest of the network sees: the hidden ones, of the last time step or of all."""
-
-    def __init__(self, n_hidden: int, last: bool) -> None:
-        super().__init__(_Selected(n_hidden, last))
-
-    def to_module(self, params: Params) -> nn.Module:
-        return nn.Sequential()  # the recurrent layer itself returns no more than that
-
-
-class _Selected(nn.Module):
-    def __init__(self, n_hidden: int, last: bool) -> None:
-        super().__init__()
-        self.n_hidden, self.last = n_hidden, last
-
-    def forward(self, s: Tensor) -> Tensor:
-        hidden = s[..., : self.n_hidden]
-        return hidden[:, -1] if self.last else hidden
 
 
 def _joined(params: Params, bias: bool) -> list[Tensor]:

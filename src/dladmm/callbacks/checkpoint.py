@@ -51,13 +51,19 @@ class Checkpoint(Callback):
         every_batches: int | None = None,
         every_seconds: float | None = None,
     ) -> None:
-        counts = {"every": every, "keep": keep, "every_batches": 1 if every_batches is None else every_batches}
+        counts = {
+            "every": every,
+            "keep": keep,
+            "every_batches": 1 if every_batches is None else every_batches,
+        }
         for name, value in counts.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
         self.folder, self.every, self.keep, self.resume_run = Path(folder), every, keep, resume
         self.every_batches = every_batches
-        self.every_seconds = None if every_seconds is None else number("every_seconds", every_seconds, low=0.0)
+        self.every_seconds = (
+            None if every_seconds is None else number("every_seconds", every_seconds, low=0.0)
+        )
         self.resumed_from: Path | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
@@ -76,9 +82,9 @@ class Checkpoint(Callback):
 
     def on_batch_end(self, trainer: Trainer) -> None:
         _, batch = _place(trainer)
-        if self.every_batches is not None and batch % self.every_batches == 0:
-            self._save(trainer)
-        elif self.every_seconds is not None and self._is_time(trainer, self.every_seconds):
+        if (self.every_batches is not None and batch % self.every_batches == 0) or (
+            self.every_seconds is not None and self._is_time(trainer, self.every_seconds)
+        ):
             self._save(trainer)
 
     def _is_time(self, trainer: Trainer, seconds: float) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dladmm.base.errors import InputError
+from dladmm.base.history import Status
 from dladmm.base.spec import number
-from dladmm.base.status import Status
 from dladmm.callbacks.base import Callback
 
 if TYPE_CHECKING:

@@ -61,7 +61,9 @@ class ProgressBar(Callback):
             return
         self._said = now
         if self._bar is not None:
-            self._bar.update(self._task, completed=_steps(trainer), total=_total(trainer), numbers=_where(trainer))
+            self._bar.update(
+                self._task, completed=_steps(trainer), total=_total(trainer), numbers=_where(trainer)
+            )
         else:
             left = self._seconds_left(trainer, now)
             print(f"{self.description}: {_where(trainer)}{left}", file=self.stream, flush=True)

@@ -7,7 +7,7 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.callbacks.base import Callback
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dladmm.base.errors import InputError
-from dladmm.base.history import History, Value
-from dladmm.base.status import Status
+from dladmm.base.history import History, Status, Value
 from dladmm.callbacks.loggers import Logger, measured, settings
 
 if TYPE_CHECKING:

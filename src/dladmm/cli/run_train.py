@@ -18,14 +18,13 @@ from dladmm.api.train import train
 from dladmm.api.train_graph import train_graph
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.base.table_file import read_csv
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_data import TableData, load_graph
-from dladmm.cli.sharded_rows import load_own_rows
+from dladmm.cli.run_data import TableData, load_graph, load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import partitioned
 from dladmm.engine.certificate_text import guarantee

@@ -12,13 +12,36 @@ There is one definition for all devices. Reductions are returned and summed over
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, update_wrapper
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+@contextmanager
+def product_precision(precision: Precision) -> Iterator[None]:
+    """Within it, torch's float32 products on a GPU may be made in TF32; Gram matrices never are.
+
+    ``"bfloat16"`` lets them be made in TF32 too: only directions are rounded to bfloat16
+    (:attr:`dladmm.compute.execution.Execution.rounded_directions`), because the cached predictions must move by the
+    same products that measured the step.
+
+    Torch allows TF32 in convolutions unless told otherwise; here they are as exact as the other products.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32" or before[0]
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
 
 CACHED, WHOLE = 1 << 18, 1 << 24
 """Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.chunks import over
+from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.passes import EntryProblem, advance, descend, difference, solve_entries
-from dladmm.compute.shards import Shards
 from dladmm.compute.workspace import Workspace
 
 if TYPE_CHECKING:
-    from dladmm.solvers.subproblems import SubproblemOptions
-    from dladmm.solvers.terms import Anchor, Term
+    from dladmm.solvers.subproblems import Anchor, SubproblemOptions, Term
 
 Made = TypeVar("Made")
 

@@ -21,14 +21,25 @@ KEPT = 2
 
 
 def version(thing: Any) -> Hashable:
-    """Changes whenever the content of a tensor does; other objects are told apart by identity."""
+    """Changes whenever the content of a tensor does; other objects are told apart by identity.
+
+    Writes to tensors made under ``torch.inference_mode`` are not counted, so those are never the same twice.
+    """
+    if isinstance(thing, Tensor) and thing.is_inference():
+        return object()
     if isinstance(thing, Tensor) and thing.layout == torch.strided:
-        return thing.data_ptr(), thing._version, tuple(thing.shape), thing.stride(), thing.dtype
+        return _place(thing), thing._version, tuple(thing.shape), thing.stride(), thing.dtype
     return id(thing)
 
 
 def _place(thing: Any) -> Hashable:
-    return thing.data_ptr() if isinstance(thing, Tensor) and thing.layout == torch.strided else id(thing)
+    """Where a tensor lies. Storages are told apart also where a rank has no rows, whose addresses are all 0.
+
+    Every rank must find and miss the same entries, because making one may sum over all ranks.
+    """
+    if isinstance(thing, Tensor) and thing.layout == torch.strided:
+        return thing.untyped_storage()._cdata, thing.storage_offset()
+    return id(thing)
 
 
 @dataclass

@@ -132,7 +132,7 @@ class Accelerated:
             inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn, engine.how)
         seen = engine.seen_as(x=inputs, options=engine.options.damped(stiffer))
         seen.resynchronise(trial)
-        gradients = seen.output_gradients(trial) if engine.penalty.value_depends_on_W else None
+        gradients = None if engine.penalty.is_zero else seen.output_gradients(trial)
         # The links of the trial are not those of the candidate, so ties say nothing about it
         return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Params
+from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
-from dladmm.compute.norms import ratio, squared_norm
-from dladmm.compute.shards import Shards
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.batches import Batch
 from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
 from dladmm.engine.streaming_options import StreamingOptions
@@ -50,10 +50,10 @@ class BatchSweep:
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
     @torch.no_grad()
-    def sweep(self, batch: Batch, *, heavy: bool, first: bool = False, factors: bool = False) -> None:
+    def sweep(self, batch: Batch, *, heavy: bool, first: bool = False) -> None:
         """Gradients and sums; the direction; on a heavy batch its length and the average; the step.
 
-        ``first`` starts the running gradients, ``factors`` renews the metric.
+        ``first`` starts the running sums and makes the first metric from them.
         """
         seen = self._problem_of(batch)
         outputs = seen.chain.forward(self.params, seen.x)
@@ -61,15 +61,23 @@ class BatchSweep:
         if first:
             self.running = self._running_blocks(seen, outputs)
         self._observe(seen, outputs, samples, 0.0 if first else self.options.momentum, heavy)
-        if factors:
-            for running in self.running.values():
-                running.refactor(self.options.damping)
+        if first:
+            self.refactor()
         decays = self._decays()
         for l, running in self.running.items():
             running.aim(self.params[l], decays[l])
         if heavy:
             self._measure(seen, outputs, decays, samples)
         self._move(heavy)
+
+    def refactor(self) -> None:
+        """Renew the metric from the batches seen so far.
+
+        Before a sweep, not in it: a metric that has seen the batch whose gradient it is applied to makes longer steps
+        than other batches bear, and lost convolutional networks accuracy (docs/streaming.md).
+        """
+        for running in self.running.values():
+            running.refactor(self.options.damping)
 
     def _problem_of(self, batch: Batch) -> Engine:
         engine = self.engine
@@ -133,7 +141,8 @@ class BatchSweep:
             if l in self.running:
                 change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
                 if l < len(outputs) - 1:
-                    moved, whole = seen.comm.total(squared_norm(change), squared_norm(outputs[l]))
+                    own = (squared_norm(t, seen.counts) for t in (change, outputs[l]))
+                    moved, whole = seen.comm.total(*own)
                     relative = relative + ratio(moved, whole).sqrt()
                 pushed = change if pushed is None else pushed + change
             change = pushed

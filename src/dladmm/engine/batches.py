@@ -18,6 +18,11 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
     counts: Tensor | None = None
 
+    def on(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        weight, counts = (None if t is None else t.to(device) for t in (self.weight, self.counts))
+        return Batch(self.x.to(device), self.target.to(device), weight, counts)
+
 
 class Batches(Protocol):
     """Where the batches of a run come from."""

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -69,6 +70,8 @@ class Certificate:
     accelerated: bool = False
     baseline: str | None = None
     H_estimated: bool = False
+    streaming: bool = False
+    largest_rise: float | None = None
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -113,7 +116,12 @@ class Certificate:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Certificate:
         """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
-        later = {"baseline", "H_estimated"}  # files written before there were these lack them
+        later = {
+            "baseline",
+            "H_estimated",
+            "streaming",
+            "largest_rise",
+        }  # files written before there were these lack them
         known = {
             name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
         }
@@ -140,21 +148,24 @@ def certify(
     exempt: Sequence[int],
     accelerated: bool = False,
     baseline: str | None = None,
+    streaming: bool = False,
 ) -> Certificate:
     """Check the run against the theory; ``start`` is the Lagrangian before the first iteration.
 
     An accelerated run is at a feasible point after every iteration, where the Lagrangian is the true objective: then
-    descent is the safeguard's promise, without a rate. Of a ``baseline`` it says what was seen and claims nothing.
+    descent is the safeguard's promise, without a rate. Of a ``baseline`` it says what was seen and claims nothing,
+    and so of a ``streaming`` run, measured on its monitor sample after every pass.
     """
     H = engine.risk.H
     lagrangian = [start, *(_number(v) for v in history["lagrangian"])]
     promised = [_number(c) * _number(s) for c, s in zip(history["c2"], history["squared_steps"], strict=True)]
-    promised = [0.0] * len(promised) if accelerated else promised
+    promised = [0.0] * len(promised) if accelerated or streaming else promised
     follows_forward = engine.chain.follows_forward
     covered = (
         all(_number(rho) > 2 * H for rho in (*history["rho"], state.rho))
         and not follows_forward
         and not accelerated
+        and not streaming
         and baseline is None
     )
     slack = rounding_slack(state.outputs[-1].dtype)
@@ -197,7 +208,15 @@ def certify(
         accelerated=accelerated,
         baseline=baseline,
         H_estimated=bool(getattr(engine.risk.loss, "H_estimated", False)),
+        streaming=streaming,
+        largest_rise=_largest_rise(lagrangian) if streaming else None,
     )
+
+
+def _largest_rise(values: Sequence[float]) -> float:
+    """The largest rise from one value to the next, relative to the value it rose from; 0 if there was none."""
+    rises = ((after - before) / max(abs(before), 1e-300) for before, after in pairwise(values))
+    return max(0.0, max(rises, default=0.0))
 
 
 def rounding_slack(dtype: torch.dtype) -> float:

@@ -14,10 +14,16 @@ def guarantee(
     follows_forward: bool = False,
     accelerated: bool = False,
     baseline: str | None = None,
+    streaming: bool = False,
 ) -> str:
     """What can be promised before training, in words: Theorem 1 of the paper, or why it does not speak of the run."""
     if baseline is not None:
         return f"A baseline ({baseline}): the theory of dlADMM does not speak of it, and nothing is promised."
+    if streaming:
+        return (
+            "Streaming: a sweep per mini-batch. No theorem of the paper speaks of it and none is claimed; the "
+            "objective on a fixed monitor sample is measured after every pass."
+        )
     if accelerated:
         return "Accelerated: the true training objective never rises (safeguard); the paper's theorems are not claimed."
     if follows_forward:
@@ -38,6 +44,8 @@ def sentences(c: Certificate) -> list[str]:
     """The certificate in words, one line a statement: Properties 1 to 3, Theorems 2 and 3 of the paper."""
     if c.baseline is not None:
         return _of_baseline(c)
+    if c.streaming:
+        return _streamed(c)
     if c.accelerated:
         return _safeguarded(c)
     checked = c.iterations - len(c.exempt)
@@ -77,6 +85,20 @@ def _safeguarded(c: Certificate) -> list[str]:
         "  " + guarantee(c.rho, c.H, accelerated=True),
         *_of_estimate(c),
         *_seen_of_objective(c),
+    ]
+
+
+def _streamed(c: Certificate) -> list[str]:
+    """A streaming run: what was seen on the monitor sample."""
+    rises = len(c.descent_violations)
+    seen = f"the objective on the monitor sample fell or stayed in {c.iterations - rises} of {c.iterations} passes"
+    if rises:
+        seen += f" and rose in {rises}, by {_shown(c.largest_rise)} of its value at most"
+    return [
+        f"Observed, not certified: {seen}.",
+        "  " + guarantee(c.rho, c.H, streaming=True),
+        *_seen_of_objective(c),
+        "  All parameters are finite." if c.bounded else "  A parameter is NOT finite.",
     ]
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step
 from dladmm.compute.chunks import Source, joined, over
-from dladmm.compute.norms import squared_norm
-from dladmm.compute.passes import squared_distance
+from dladmm.compute.passes import squared_distance, squared_norm
 from dladmm.compute.work import like_rows
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.problem import Problem

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.blocks import Affine, Elementwise
-from dladmm.blocks.rows import gram_pays
+from dladmm.blocks import Affine
+from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.network.chain import Chain
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 PROX_BYTES = 75
-"""What solving for one entry of z_L takes on the way, in float64 (:func:`dladmm.losses.softmax_prox.softmax_prox`)."""
+"""Bytes that solving for one entry of z_L takes on the way, in float64 (``softmax_prox`` of the losses)."""
 
 DROP_BYTES = 32
 """What deciding about one entry of X takes on the way (:mod:`dladmm.network.input_dropout`)."""
@@ -86,12 +86,12 @@ class Needs:
     @property
     def known(self) -> bool:
         """Whether this is a chain whose needs are known: linear layers and activations."""
-        return all(isinstance(block, Affine | Elementwise) for block in self.chain)
+        return all(block.kind in ("dense", "entrywise") for block in self.chain)
 
     @property
     def peak(self) -> int:
         """The most bytes that the run's tensors take at one time."""
-        sweep = self._sweep + (self._forces if self._accelerated else 0)
+        sweep = self._sweep + (self._gradients if self._accelerated else 0)
         during = max(sweep, self._evaluation, self._stationarity) + self._grams
         return self._held + max(during, self._certificate, self._dropping)
 
@@ -133,7 +133,7 @@ class Needs:
         """The width of every link's variable."""
         found: list[int] = []
         for block in self.chain:
-            found.append(block.n_out if isinstance(block, Affine) else found[-1] if found else self._n_in)
+            found.append(block.n_out or (found[-1] if found else self._n_in))
         return found
 
     @property
@@ -201,6 +201,8 @@ class Needs:
     def _grams(self) -> int:
         """Gram matrices and factors in float64, inverses of the updates of a."""
         kept = self._affine if self._exact_w else self._affine[: int(self._steps_on_gram)]
+        if self.options.dropout > 0:  # those of the inputs and those of the inputs with dropped entries
+            kept = [*kept[:1], *kept]
         squares = sum((2 if self._exact_w else 1) * 8 * block.n_in**2 for block in kept)
         if self.options.subproblems.a_solver == "exact":
             squares += sum(self._size * min(b.n_in, b.n_out) ** 2 for b in self._affine[1:])
@@ -209,9 +211,9 @@ class Needs:
     # What comes and goes ---------------------------------------------------------------------------------------
 
     @property
-    def _forces(self) -> int:
+    def _gradients(self) -> int:
         """Accelerated mode with a penalty: the gradient of R in every link."""
-        if isinstance(self.penalty, NoPenalty):
+        if self.penalty.is_zero:
             return 0
         return self.n_rows * sum(self._widths) * self._size
 
@@ -314,7 +316,7 @@ def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:
     """How many rows to work on at once within ``limit`` bytes; None where all fit, and X is in memory."""
     if method is not None:
         raise InputError("max_memory is a setting of dlADMM; leave it out beside method.")
-    if not needs.known or not isinstance(needs.chain.blocks[0], Affine):
+    if not needs.known or needs.chain.blocks[0].kind != "dense":
         raise InputError("max_memory needs a network of linear layers and known activations only.")
     mapped = memmap_of(X) is not None
     if needs.n_rows == 0:  # the check of X says what is wrong

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from dladmm.base.errors import InputError
-from dladmm.base.settings import check_setting
-from dladmm.compute.precision import Precision
+from dladmm.base.spec import check_setting
+from dladmm.compute.execution import Precision
 from dladmm.engine.memory import bytes_of
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer

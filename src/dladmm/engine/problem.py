@@ -13,9 +13,8 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Support, Term, Work
 from dladmm.compute.chunks import Source, joined, over
-from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.shards import Shards
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.state import State
 from dladmm.losses import Risk
@@ -74,7 +73,7 @@ class Problem:
         self.options = SubproblemOptions() if options is None else options
         self.counts = counts
         self._require(
-            counts is not None, Support.COUNTS, "sample weights cannot be used: {} cannot count rows."
+            counts is not None, Support.COUNTS, "sample weights cannot be used: they do not count in {}."
         )
         self._require(
             chunk_rows is not None,

@@ -29,6 +29,8 @@ class RunningBlock(Protocol):
     """The direction, by the names of the parameters."""
     gradient: Params
     """The running mean of ``dR/dB``, in the shapes of the parameters."""
+    recordable: bool
+    """Whether its sums and directions can be recorded as launches on a GPU."""
 
     def observe(
         self,
@@ -61,6 +63,8 @@ class RunningLeastSquares:
     ``spread`` is the mean square of the gradient in g's output: the step of a block is divided by its root, so that
     every block is asked to move its output by the same amount whatever gradient reaches it.
     """
+
+    recordable = True
 
     def __init__(self, block: Block, params: Params, groups: int, n_inputs: int) -> None:
         self.block, self.groups, self.n_inputs = block, groups, n_inputs
@@ -146,6 +150,8 @@ def _positions(gradient: Tensor) -> int:
 
 class RunningGradient:
     """Running gradient and running square of it, for a block that is not linear in its parameters."""
+
+    recordable = False
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block = block

@@ -24,12 +24,11 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Replayed
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.running import RunningLeastSquares
 from dladmm.engine.state import State
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -130,19 +129,19 @@ class Streaming:
         self.step_number += 1
         k = self.step_number
         heavy = k <= FIRST or k % (4 if k <= EARLY else 8) == 0
-        factors = heavy and k >= self.next_factoring
         if heavy:
             self.heavy_steps += 1
+        if heavy and k >= self.next_factoring:
+            self.sweeps.refactor()
+            self.next_factoring = 2 * k
         self._set_shares(heavy)
         batch = self._prepared(batch)
         if self._counts_samples:
             self._count(batch)
-        if factors:
-            self.next_factoring = 2 * k
-        if factors or not self._recordable(batch):
-            self.sweeps.sweep(batch, heavy=heavy, first=k == 1, factors=factors)
-        else:
+        if self._recordable(batch):
             self._replay(batch, heavy)
+        else:
+            self.sweeps.sweep(batch, heavy=heavy, first=k == 1)
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
@@ -192,7 +191,7 @@ class Streaming:
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
-        linear = all(isinstance(block, RunningLeastSquares) for block in running)
+        linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
         return batch.x.is_cuda and plain and linear and smooth and self.step_number > 1
 

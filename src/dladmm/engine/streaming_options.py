@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dladmm.base.settings import check_setting
+from dladmm.base.spec import check_setting
 
 
 @dataclass(frozen=True)

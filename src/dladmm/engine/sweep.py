@@ -3,7 +3,7 @@
     V_0 = x,   V_l ~ g_l(B_l, V_{l-1})  (soft, weight nu, l < n),   V_n = g_n(B_n, V_{n-1})  (hard, dual u, rho)
 
 The hard link's terms ``<u, r> + (rho/2)||r||^2`` are ``(rho/2)||V_n + u/rho - g_n||^2`` up to a constant, so every
-block sees one quadratic :class:`~dladmm.solvers.terms.Term`, whether its link is soft or hard.
+block sees one quadratic :class:`~dladmm.solvers.subproblems.Term`, whether its link is soft or hard.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step, Term, Work
 from dladmm.compute.chunks import joined
-from dladmm.compute.norms import ratio, squared_norm
-from dladmm.compute.passes import inner_and_square
+from dladmm.compute.passes import inner_and_square, ratio, squared_norm
 from dladmm.compute.work import UpdatePlan
 from dladmm.engine.lagrangian import MeasuredProblem
 from dladmm.engine.schedule import Schedule, Update, paper_schedule, planned
@@ -27,7 +26,7 @@ from dladmm.regularizers import Regularizer
 
 
 class Engine(MeasuredProblem):
-    """Runs iterations of dlADMM on one problem.
+    """Runs iterations of dlADMM on one problem, relaxed as in Problem 2 of the paper.
 
     ``schedule`` is the order of updates, the paper's unless another is given (:mod:`dladmm.engine.schedule`).
     """

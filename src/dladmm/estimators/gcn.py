@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from dladmm.api.graph_problem import VariableRows
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.compute.sparse import csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.engine.options import Mode, given
-from dladmm.estimators.common import classes_of, finite_output, progress, widths
+from dladmm.estimators.base import classes_of, finite_output, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_node_features, check_node_mask

@@ -14,7 +14,6 @@ from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
-from dladmm.estimators.common import progress
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.trainer import Result
@@ -71,7 +70,7 @@ class Incremental:
             device=check_device(own.device),
             dtype="float32" if own.dtype == "auto" else own.dtype,
             sample_weight=weight,
-            callbacks=[*progress(self), *own.callbacks],
+            callbacks=own._callbacks(),
             one_class=True,
             mode="streaming",
             max_iter=1,

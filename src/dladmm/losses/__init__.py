@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 from dladmm.base.spec import from_spec
-from dladmm.losses.base import Loss
+from dladmm.losses.base import Loss, Risk
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
 from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.regression import Huber, Squared
-from dladmm.losses.risk import Risk
 
 LOSSES: dict[str, type[Loss]] = {
     cls.name: cls for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge)

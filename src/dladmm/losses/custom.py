@@ -13,11 +13,9 @@ from torch.nn import functional as F
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.spec import number
-from dladmm.losses.base import Kind, Loss
+from dladmm.losses.base import Kind, Loss, Risk, yes_no
 from dladmm.losses.classification import BinaryLogistic, normalised
 from dladmm.losses.regression import Squared
-from dladmm.losses.risk import Risk
-from dladmm.losses.targets import yes_no
 
 
 @dataclass(frozen=True)

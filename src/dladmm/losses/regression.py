@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
-from dladmm.losses.base import Kind, Loss
-from dladmm.losses.targets import as_columns
+from dladmm.losses.base import Kind, Loss, as_columns
 
 
 class Regression(Loss):

@@ -17,7 +17,6 @@ from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.from_layer import blocks_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
-from dladmm.network.tracing import chain_layers, layers_of
 
 
 class Chain:
@@ -109,6 +108,13 @@ class Chain:
         return GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
 
 
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network in order, with nested ``nn.Sequential`` flattened; other modules are one layer."""
+    if not isinstance(module, nn.Sequential):
+        return [module]
+    return [layer for child in module for layer in layers_of(child)]
+
+
 RECURRENT_LINK_FACTOR = 10.0
 """Weight of a link of a recurrent network relative to a link of an MLP: that of the last link."""
 
@@ -136,7 +142,7 @@ def jump_settings(chain: Chain) -> dict[str, Any]:
     matters for the last layer only. With more than two levels the scale of z does matter: z must reach the levels, so
     inputs are not scaled and weights have He's initial size.
     """
-    levels = [block.activation.n_levels for block in chain if isinstance(block, Elementwise)]
+    levels = [block.n_levels for block in chain]
     if any(n > 2 for n in levels):
         return MANY_LEVEL_SETTINGS
     return TWO_LEVEL_SETTINGS if any(levels) else {}
@@ -243,4 +249,6 @@ def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
             "module must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such a "
             f"chain, got {type(module).__name__}."
         )
+    from dladmm.network.tracing import chain_layers  # torch.fx, which chains made otherwise do not need
+
     return Chain(blocks_of(chain_layers(module), sequences))

@@ -17,7 +17,8 @@ from dladmm.blocks.generic import Generic
 from dladmm.blocks.linear_map import LINEAR_LAYERS, Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.positionwise import Positionwise
-from dladmm.blocks.recurrent import RecurrentStates, StateSelection
+from dladmm.blocks.recurrent import RecurrentStates
+from dladmm.blocks.state_selection import StateSelection
 from dladmm.network.recurrent_module import Recurrent
 
 
@@ -35,7 +36,7 @@ def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Bloc
             continue
         block = _block_of(layer)
         blocks.append(Positionwise(block) if sequences and isinstance(block, Affine) else block)
-        sequences = sequences and not isinstance(block, (Convolution, LinearMap))
+        sequences = sequences and block.keeps_positions
     return merge_linear_maps(blocks)
 
 
@@ -71,7 +72,7 @@ def merge_linear_maps(blocks: list[Block]) -> list[Block]:
         if isinstance(block, LinearMap):
             waiting.append(block)
             continue
-        if waiting and (not result or isinstance(block, (Affine, Convolution, Positionwise))):
+        if waiting and (not result or block.kind in ("dense", "convolution", "positions")):
             result.append(Composed(waiting, block, first=not result))
         else:
             result += [*waiting, block]

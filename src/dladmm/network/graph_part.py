@@ -16,9 +16,8 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.compute.communicator import Communicator
+from dladmm.compute.communicator import Communicator, Shards
 from dladmm.compute.halo import Halo, HaloMatrix
-from dladmm.compute.shards import Shards
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.graph_shard import OwnGraph
 

@@ -10,10 +10,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from dladmm.compute.communicator import Communicator
+from dladmm.compute.communicator import Communicator, Shards
 from dladmm.compute.halo import HaloMatrix, halo_matrix
 from dladmm.compute.partition import Partition
-from dladmm.compute.shards import Shards
 from dladmm.compute.sparse import csr_tensor
 from dladmm.losses import Risk
 from dladmm.network.graph import DENSE_ENTRY_COST

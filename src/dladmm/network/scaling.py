@@ -33,8 +33,8 @@ from dladmm.compute.communicator import ALONE, Communicator
 
 Inputs = TypeVar("Inputs", Tensor, Source)
 
-ROW_LENGTH, STREAMED_ROW_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
-"""Mean length of a row after scaling: of a sample's features, the same in streaming mode, and of a node's features."""
+ROW_LENGTH, STREAMED_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
+"""Mean length after scaling: of a sample's features or a patch, of a whole sample in streaming mode, of a node."""
 RARITY = 0.15
 """A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
 
@@ -59,29 +59,30 @@ class Scaling:
         sample_weight: Tensor | None = None,
         at_once: int | None = None,
         comm: Communicator = ALONE,
-        row_length: float = ROW_LENGTH,
+        sample_length: float | None = None,
     ) -> Scaling | None:
         """The scaling of the inputs x (N, ...) for this first block; None if it cannot be folded into the block.
 
         ``sample_weight`` has shape (N, 1); ``at_once`` is the number of rows to process at once. Inputs on several
-        ranks are scaled together. ``row_length`` is the mean length of a scaled row, or of a patch.
+        ranks are scaled together. ``sample_length`` is the mean length of a scaled sample; without one rows and patches
+        have the length that accelerated mode wants.
         """
         if isinstance(first, Affine) or isinstance(x, Source):
-            return cls._of_features(first, x, sample_weight, at_once, comm, row_length)
+            return cls._of_features(first, x, sample_weight, at_once, comm, sample_length)
         if x.layout != torch.strided:
             return None
         if isinstance(first, Composed):
             inner = first.mapped(x)
             if not first.only_moves_entries(x):
                 return None
-            found = cls.fit(first.block, inner, sample_weight, comm=comm, row_length=row_length)
+            found = cls.fit(first.block, inner, sample_weight, comm=comm, sample_length=sample_length)
             if found is None:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
             placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
         if isinstance(first, Convolution):
-            return cls._of_channels(first, x, sample_weight, comm, row_length)
+            return cls._of_channels(first, x, sample_weight, comm, sample_length)
         return None
 
     @classmethod
@@ -92,7 +93,7 @@ class Scaling:
         sample_weight: Tensor | None,
         at_once: int | None,
         comm: Communicator,
-        row_length: float,
+        sample_length: float | None,
     ) -> Scaling | None:
         """One shift and scale per feature; ``at_once`` rows are processed at a time."""
         if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
@@ -104,7 +105,7 @@ class Scaling:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(deviation), dim=1, keepdim=True)
             return found
 
-        length = _mean(joined(at_once, lengths, x), sample_weight, comm=comm) / row_length
+        length = _mean(joined(at_once, lengths, x), sample_weight, comm=comm) / (sample_length or ROW_LENGTH)
         return cls(shift, deviation * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
@@ -114,7 +115,7 @@ class Scaling:
         x: Tensor,
         sample_weight: Tensor | None,
         comm: Communicator,
-        row_length: float,
+        sample_length: float | None,
     ) -> Scaling:
         """One shift and scale per channel of x (N, channels, ...); means are over samples and positions."""
         channels = x.transpose(0, 1).flatten(1).T
@@ -123,8 +124,13 @@ class Scaling:
         shift = _mean(channels, weight, comm=comm) if centred else _zero_shift(channels)
         deviation = _largest_deviation(channels, shift, comm=comm)
         shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, deviation)]
-        lengths = first.patch_lengths((x - shaped[0]) / shaped[1])
-        length = _mean(lengths.flatten(1).mean(1, keepdim=True), sample_weight, comm=comm) / row_length
+        scaled = (x - shaped[0]) / shaped[1]
+        lengths = (
+            first.patch_lengths(scaled) if sample_length is None else scaled.flatten(1).norm(dim=1)[:, None]
+        )
+        length = _mean(lengths.flatten(1).mean(1, keepdim=True), sample_weight, comm=comm) / (
+            sample_length or ROW_LENGTH
+        )
         scale = shaped[1] * torch.where(length > 0, length, torch.ones_like(length))
         per_output = [t.flatten().reshape(first.groups, -1) for t in (shaped[0], scale)]
         columns = [

@@ -17,14 +17,8 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
+from dladmm.network.chain import layers_of
 from dladmm.network.recurrent_module import Recurrent
-
-
-def layers_of(module: nn.Module) -> list[nn.Module]:
-    """The layers of a network in order, with nested ``nn.Sequential`` flattened; other modules are one layer."""
-    if not isinstance(module, nn.Sequential):
-        return [module]
-    return [layer for child in module for layer in layers_of(child)]
 
 
 def chain_layers(module: nn.Module) -> list[nn.Module]:

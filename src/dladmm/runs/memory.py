@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.runs.plan import Cell
 from dladmm.runs.running import Session, keep, to_stderr, train
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from dladmm import datasets
 from dladmm.base.errors import InputError
-from dladmm.base.status import Status
+from dladmm.base.history import Status
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.cli.run_data import rows_of
 from dladmm.datasets import ImageData

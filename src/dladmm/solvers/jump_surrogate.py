@@ -20,9 +20,9 @@ from torch import Tensor
 from dladmm.activations import HardTanh
 from dladmm.activations.jumps import JumpFunction
 from dladmm.compute.execution import one_pass
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
-from dladmm.solvers.terms import Anchor, Step, Term
+from dladmm.solvers.subproblems import Anchor, Step, Term
 
 REACH = 0.6
 """Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/any_network.md)."""

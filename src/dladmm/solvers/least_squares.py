@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.execution import one_launch
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.operator import Operator, grouped
-from dladmm.solvers.terms import Params, Step
-from dladmm.solvers.weight_step import Move, direction_W, length_W, plus_penalty, step_W
+from dladmm.solvers.subproblems import Params, Step
+from dladmm.solvers.weight_step import Move, Operator, direction_W, grouped, length_W, plus_penalty, step_W
 
 
 def update_linear_parameters(

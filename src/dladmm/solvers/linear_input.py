@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.execution import one_launch
-from dladmm.compute.norms import ratio, row_squared_norms
+from dladmm.compute.passes import ratio, row_squared_norms
 from dladmm.compute.work import Work, like_rows
-from dladmm.solvers.subproblems import backtracked, line_search
-from dladmm.solvers.terms import Anchor, Step, Term
+from dladmm.solvers.subproblems import Anchor, Step, Term, backtracked, line_search
 
 Product = Callable[[Tensor], Tensor]
 

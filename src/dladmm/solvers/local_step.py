@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dladmm.compute.norms import squared_norm
+from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work, like_rows
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.subproblems import Trial, rise_of_square, searched
-from dladmm.solvers.terms import Anchor, Params, Term
+from dladmm.solvers.subproblems import Anchor, Params, Term, Trial, rise_of_square, searched
 
 Evaluate = Callable[[list[Tensor]], Tensor]
 Point = Callable[[float, list[Tensor]], list[Tensor]]
@@ -41,6 +40,27 @@ def local_gradients(
         torch.zeros_like(x) if g is None else g.detach() for x, g in zip(leaves, gradients, strict=True)
     ]
     return prediction.detach(), filled
+
+
+def change_along(
+    function: Callable[..., Tensor], values: Sequence[Tensor], moves: Sequence[Tensor]
+) -> Tensor:
+    """``J moves``: how a function changes along moves of its arguments.
+
+    By two backward passes: ``J^T u`` is linear in u, and its derivative in u along the moves is J's product with them.
+    """
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in values]
+        output = function(*leaves)
+        u = torch.zeros_like(output, requires_grad=True)
+        pulled = torch.autograd.grad(output, leaves, u, create_graph=True, allow_unused=True)
+        pairs = [
+            (g, move) for g, move in zip(pulled, moves, strict=True) if g is not None and g.requires_grad
+        ]
+        if not pairs:
+            return torch.zeros_like(output)
+        (change,) = torch.autograd.grad([g for g, _ in pairs], u, [move for _, move in pairs])
+    return change.detach()
 
 
 def proximal_point(params: Params, penalty: Regularizer, penalised: Sequence[str]) -> Point:

@@ -7,17 +7,17 @@ from torch import Tensor
 
 from dladmm.activations import Activation
 from dladmm.compute.execution import one_pass
-from dladmm.compute.norms import ranged_squared_norm, ratio, squared_norm
+from dladmm.compute.passes import ranged_squared_norm, ratio, squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import (
     SubproblemOptions,
+    Term,
     Trial,
     backtracked,
     rise_of_square,
     searched,
     searched_blindly,
 )
-from dladmm.solvers.terms import Term
 
 TRIALS_PER_PASS = 15
 """Trials evaluated in one pass over memory."""

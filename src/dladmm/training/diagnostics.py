@@ -1,18 +1,23 @@
-"""What is measured of an iterate: the cheap quantities of every iteration, and those that cost products."""
+"""What is measured of an iterate, and what all ranks agree on after it.
+
+Cheap quantities are measured in every iteration, those that cost products now and then.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from dladmm.base.history import Value
+from dladmm.base.history import Status, Value
 from dladmm.blocks import Step
 from dladmm.compute.chunks import joined
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.compute.norms import ratio, squared_norm
+from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
@@ -139,3 +144,63 @@ def diagnostics_interval(state: State, n_rows: int) -> int:
 def root(value: float) -> float:
     """Square root, NaN where rounding or a fault made the square negative."""
     return math.sqrt(value) if value >= 0 else math.nan
+
+
+STATUSES = list(Status)
+
+
+class RanksDiffered(UserWarning):
+    """Warning: the same computation gave different bits on different ranks."""
+
+
+class Agreement:
+    """Makes seconds, parameters and stop requests the same on every rank."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self._device = getattr(comm, "device", torch.device("cpu"))
+        self._warned = False
+
+    def seconds(self, own: float, params: Sequence[dict[str, Tensor]]) -> float:
+        """The seconds of the slowest rank; also makes the parameters bitwise equal on all ranks, in place.
+
+        All ranks compute the parameters from the same totals. Different processors may still round differently, so a
+        fingerprint is compared; where it differs, rank 0's parameters are broadcast and a warning is issued.
+        """
+        if self.comm.alone:
+            return own
+        mark = fingerprint(params)
+        nanoseconds = int(own * 1e9)
+        own_values = torch.tensor([nanoseconds, mark, ~mark], dtype=torch.int64, device=self._device)
+        slowest, largest_mark, largest_complement = self.comm.largest(own_values)[0].tolist()
+        if largest_mark != ~largest_complement:
+            self.comm.from_first(*(p for block in params for p in block.values()))
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    "the ranks rounded the parameters differently (different processors or libraries); those of "
+                    "rank 0 are taken from now on, at the price of one broadcast per iteration.",
+                    RanksDiffered,
+                    stacklevel=2,
+                )
+        return float(slowest) / 1e9
+
+    def status(self, own: Status | None) -> Status | None:
+        """The status with which any rank was requested to stop, or None."""
+        if self.comm.alone:
+            return own
+        code = 0 if own is None else 1 + STATUSES.index(own)
+        codes = torch.tensor([code], dtype=torch.int64, device=self._device)
+        largest = int(self.comm.largest(codes)[0])
+        return None if largest == 0 else STATUSES[largest - 1]
+
+
+def fingerprint(params: Sequence[dict[str, Tensor]]) -> int:
+    """A checksum of the parameters' bits."""
+    mark = 0
+    for block in params:
+        for p in block.values():
+            bits = torch.int64 if p.element_size() == 8 else torch.int32
+            own = int(p.detach().contiguous().view(bits).sum(dtype=torch.int64))
+            mark = (mark * 1000003 + own) & 0x7FFFFFFFFFFFFFFF
+    return mark

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, DladmmError, InputError
-from dladmm.base.history import History
-from dladmm.base.status import Status
+from dladmm.base.history import History, Status
 from dladmm.engine.state import State
 from dladmm.losses import LOSSES, Loss, get_loss
+from dladmm.network.chain import layers_of
 from dladmm.network.graph_module import GraphNetwork
-from dladmm.network.tracing import chain_layers, layers_of
+from dladmm.network.tracing import chain_layers
 from dladmm.training.layer_file import build, describe
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, DladmmError, InputError
-from dladmm.compute.communicator import Communicator
-from dladmm.compute.shards import Shards
+from dladmm.compute.communicator import Communicator, Shards
 
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 

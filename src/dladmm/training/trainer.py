@@ -15,15 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import BatchError, InputError
-from dladmm.base.history import History, Value
-from dladmm.base.status import Status
+from dladmm.base.history import History, Status, Value
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
-from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.precision import product_precision
+from dladmm.compute.communicator import ALONE, Communicator, Shards
+from dladmm.compute.execution import EAGER, Execution, product_precision
 from dladmm.compute.recording import Replayed
-from dladmm.compute.shards import Shards
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.batches import Batches
 from dladmm.engine.certificate import Certificate, Recomputed, certify
@@ -37,8 +34,15 @@ from dladmm.losses import Risk
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
-from dladmm.training.agreement import Agreement
-from dladmm.training.diagnostics import converged, diagnostics_interval, evaluate, measure, root, vital_signs
+from dladmm.training.diagnostics import (
+    Agreement,
+    converged,
+    diagnostics_interval,
+    evaluate,
+    measure,
+    root,
+    vital_signs,
+)
 from dladmm.training.passes import Passes
 
 
@@ -68,6 +72,8 @@ class Result:
         certified = "certified" if self.certificate.certified else "not certified"
         if self.certificate.accelerated:
             certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
+        if self.certificate.streaming:
+            certified = "streaming, nothing claimed"
         if self.certificate.baseline is not None:
             certified = f"baseline {self.certificate.baseline}"
         return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
@@ -119,7 +125,12 @@ class Trainer:
         """Where a streaming run stands; None in the other modes."""
         self.history = History()
         self.guarantee = guarantee(
-            rho, risk.H, chain.follows_forward, options.mode == "accelerated", self.baseline
+            rho,
+            risk.H,
+            chain.follows_forward,
+            options.mode == "accelerated",
+            self.baseline,
+            options.mode == "streaming",
         )
         self._exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
@@ -311,11 +322,13 @@ class Trainer:
 
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
-        if self.history.n_iter and self.history["stationarity"][-1] is None and not self._restored:
+        if self.history.n_iter and self.history["loss"][-1] is None and not self._restored:
             self.history.amend(**self._measured_with_products())
 
     def _measured_with_products(self) -> dict[str, Value]:
         row = evaluate(self.engine, self.state, self.validation)
+        if self.options.mode == "streaming":  # not a stationary point of the monitor sample's own problem
+            return row
         row["stationarity"] = math.sqrt(float(self._measuring.stationarity(self.state)))
         return row
 
@@ -329,6 +342,8 @@ class Trainer:
     def _converged(self) -> bool:
         if self.options.mode == "accelerated" and self._settled():
             return True
+        if self.options.mode == "streaming":
+            return False
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
         return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
 
@@ -348,7 +363,14 @@ class Trainer:
     def _certify(self) -> Certificate:
         accelerated = self.options.mode == "accelerated"
         certificate = certify(
-            self._measuring, self.state, self.history, self._start, self._exempt, accelerated, self.baseline
+            self._measuring,
+            self.state,
+            self.history,
+            self._start,
+            self._exempt,
+            accelerated,
+            self.baseline,
+            self.options.mode == "streaming",
         )
         if not self._restored:
             return certificate

@@ -1,4 +1,7 @@
-"""Decorators that give each rank its own samples or graph, and raise an error of one rank on all ranks."""
+"""The arguments of ``train`` and ``train_graph`` made ready: rows or graphs of a rank, and initial parameters.
+
+Decorators give each rank its own samples or graph, and raise an error of one rank on all ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 
 from dladmm.api.stream_sources import is_stream
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.compute.communicator import Communicator, current
-from dladmm.compute.shards import share
+from dladmm.blocks import Params
+from dladmm.compute.communicator import Communicator, current, share
+from dladmm.network.chain import Chain
+from dladmm.network.recurrent_module import Recurrent
+from dladmm.network.tracing import chain_layers
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -47,9 +53,7 @@ def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments
         if comm.alone and not called and not callable(given.get("validation")):
             return function(*args, **kwargs)
         given["communicator"] = comm
-        whole = [
-            name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not called and not own
-        ]
+        whole = [name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not called and not own]
         with comm.together():
             checksums = " ".join(_checksum(_array(given[name])) for name in whole)
         check_same_data(checksums, whole, comm)
@@ -171,3 +175,54 @@ def _agreed_seed(seed: Any, comm: Communicator) -> Any:
     """Rank 0's seed where it is a number, so that initial weights are the same on all ranks."""
     seeds = comm.texts(repr(int(seed)) if isinstance(seed, (int, np.integer)) else "")
     return int(seeds[0]) if seeds[0] else seed
+
+
+def fresh_parameters(
+    chain: Chain,
+    seed: int,
+    scale: float,
+    std: float | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Params]:
+    """New parameters of every block: the block's initialisation times ``scale``, or normal with deviation ``std``."""
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise InputError(f"the weights of {chain!r} do not fit into memory; take narrower layers.") from error
+    if std is not None:
+        for block in params:
+            for name, p in block.items():
+                drawn = torch.randn(p.shape, generator=generator, dtype=torch.float64) * std
+                block[name] = drawn.to(device=device, dtype=dtype)
+    return params
+
+
+def module_parameters(
+    model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
+) -> list[Params]:
+    """Copies of the module's parameters, under the names that the chain's blocks use."""
+    with_parameters = (layer for layer in chain_layers(model) if next(layer.parameters(), None) is not None)
+    names = {"weight": "W", "bias": "b"}
+    params: list[Params] = []
+    for block in chain:
+        known = block.initial_parameters(torch.Generator(), 1.0)
+        layer = next(with_parameters) if known else nn.Identity()
+        own = dict((layer.rnn if isinstance(layer, Recurrent) else layer).named_parameters())
+        renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
+        params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
+    return params
+
+
+@torch.no_grad()
+def copy_into(model: nn.Module, trained: nn.Module) -> None:
+    """Copy the parameters and buffers of the trained network into the user's module."""
+    # In the order of the chain: a module of another class may declare its layers in a different order.
+    layers = nn.ModuleList(chain_layers(model))
+    for mine, theirs in zip(layers.parameters(), trained.parameters(), strict=True):
+        mine.copy_(theirs)
+    for buffer, trained_buffer in zip(layers.buffers(), trained.buffers(), strict=True):
+        buffer.copy_(trained_buffer)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -18,12 +19,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor, nn
 
 from dladmm.api.train import train
-from dladmm.base.errors import InputError
-from dladmm.base.status import Status
-from dladmm.callbacks import Callback
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.history import Status
+from dladmm.callbacks import Callback, ProgressBar
 from dladmm.engine.batches import default_passes
 from dladmm.engine.options import Mode, given
-from dladmm.estimators.common import finite_output, is_convolution, progress, widths
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
@@ -130,7 +130,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
                 dtype=dtype,
                 sample_weight=weight,
                 validation=validation,
-                callbacks=[*progress(self), *self.callbacks, *stopping],
+                callbacks=[*self._callbacks(), *stopping],
                 mode=self.mode,
                 w_solver=self.w_solver,
                 a_solver=self.a_solver,
@@ -155,6 +155,9 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             return ITERATIONS
         images = isinstance(model, nn.Module) and any(map(is_convolution, model.modules()))
         return default_passes(n_rows, self.batch_size, convolutions=images)
+
+    def _callbacks(self) -> list[Callback]:
+        return [*progress(self), *self.callbacks]
 
     def _check_same_network(self) -> None:
         """Raise if ``hidden_layer_sizes`` has changed: ``warm_start`` continues with the fitted network."""
@@ -249,3 +252,50 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         x = torch.as_tensor(np.ascontiguousarray(X), dtype=parameter.dtype, device=parameter.device)
         output: Tensor = self.module_(x).cpu()
         return finite_output(output)
+
+
+def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
+    """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
+    single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
+    sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
+    if not all(
+        isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
+    ):
+        raise InputError(
+            f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
+        )
+    return tuple(int(width) for width in sizes)
+
+
+def progress(estimator: Any) -> list[Callback]:
+    """A list with a progress bar if the estimator is ``verbose``, else empty."""
+    return [ProgressBar(type(estimator).__name__)] if estimator.verbose else []
+
+
+def classes_of(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The sorted distinct labels, shape (n_classes,); raises for mixed types, NaN, or fewer than two classes."""
+    try:
+        classes = np.unique(labels)
+    except TypeError as error:
+        raise InputTypeError(
+            f"y mixes labels that cannot be ordered ({error}); give them one type."
+        ) from error
+    if classes.dtype.kind == "f" and not np.isfinite(classes).all():
+        raise InputError("y contains NaN or infinite values; leave out the rows that have no label.")
+    if len(classes) < 2:
+        raise InputError(f"y holds one class only ({classes[0]!r}); at least two are needed to train.")
+    return classes
+
+
+def finite_output(output: Tensor) -> Tensor:
+    """The output, checked to be finite: a classifier would silently map NaN to some class."""
+    if not bool(torch.isfinite(output).all()):
+        raise InputError(
+            f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
+        )
+    return output
+
+
+def is_convolution(module: nn.Module) -> bool:
+    """Whether a module is a convolution."""
+    return isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))

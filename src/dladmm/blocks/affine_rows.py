@@ -1,0 +1,196 @@
+"""What the affine block does with rows, one chunk at a time.
+
+For W and b: products, sums and the Gram matrix, as the least-squares solver asks for them. For its input: Equation 2,
+majorised or solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from dladmm.compute.chunks import over
+from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
+from dladmm.compute.work import Work, added
+from dladmm.solvers.factor import damped_cholesky, full_precision_gram
+from dladmm.solvers.linear_input import majorised_length, solved_step
+from dladmm.solvers.subproblems import Anchor, Step, Term, line_search
+
+ROWS_PER_INPUT = 4
+"""With so many rows for every input, two steps of W are cheaper on the Gram matrix of the data than on its rows."""
+
+
+def gram_pays(n_rows: int, n_inputs: int) -> bool:
+    """Whether several steps of W in a row are made on the Gram matrix."""
+    return n_rows >= ROWS_PER_INPUT * n_inputs
+
+
+def gradient_of_rows(work: Work, target: Tensor, prediction: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """``E^T A`` and the column sums of ``E = prediction - target`` of these rows, each as often as it counts."""
+    E = work.residual(Term(1.0, target, prediction))
+    if work.counts is not None:
+        E.mul_(work.counts)
+    return work.how.direction(E.T, A), column_sums(E)
+
+
+def adjoint_of_rows(work: Work, E: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """``E^T A`` and the column sums of any E."""
+    E = work.counted(E)
+    return work.how.direction(E.T, A), column_sums(E)
+
+
+class Rows:
+    """``A``, the rows of a block's input, as the least-squares solver sees it."""
+
+    groups = 1
+
+    def __init__(self, n_inputs: int, A: Tensor, term: Term, work: Work) -> None:
+        self.A, self.term, self.work = A, term, work
+        self.weight, self.n_inputs = term.weight, n_inputs
+        self.samples = work.samples(len(term.target))
+        self._sources = (A, work.counts)
+        self.gram_pays = gram_pays(work.n_rows(len(term.target)), n_inputs)
+
+    def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        target, prediction = self.term.target, self.term.prediction
+        own = self.work.own_sum(gradient_of_rows, target, prediction, self.A)
+        return self._totals(own, with_column_sums)
+
+    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self._totals(self.work.own_sum(adjoint_of_rows, E, self.A), with_column_sums)
+
+    def _totals(self, own: list[Tensor], with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Made sums over all ranks in one go."""
+        more = [self._own_column_sums().clone()] if with_column_sums else []
+        product, sums, *ones = self.work.total(*own, *more)
+        return product, sums, ones[0] if ones else None
+
+    def gram(self) -> Tensor:
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
+            return (full_precision_gram(A, work.counts),)
+
+        return self.work.cached("gram", self._sources, lambda: self.work.sum(of_rows, self.A)[0])
+
+    def column_sums(self) -> Tensor:
+        make = lambda: self.work.total(self._own_column_sums().clone())[0]  # noqa: E731
+        return self.work.cached("column sums", self._sources, make)
+
+    def _own_column_sums(self) -> Tensor:
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
+            return (column_sums(A, work.counts),)
+
+        return self.work.cached(
+            "own column sums", self._sources, lambda: self.work.own_sum(of_rows, self.A)[0]
+        )
+
+    def products(self, heading: Tensor) -> ChunkProducts:
+        return ChunkProducts(self.A, heading, self.term, self.work)
+
+    def squared(self, products: ChunkProducts) -> Tensor:
+        squares = (total_square(work.how, moved, work.counts) for work, _, moved in products)
+        return self.work.total(reduce(Tensor.add_, squares))[0]
+
+    def advance(self, products: ChunkProducts | None, multiple: Tensor | None, shift: Tensor | None) -> None:
+        if products is None or multiple is None:
+            for work, term in self.work.terms(self.term):
+                work.advance(term, None, None, shift)
+            return
+        for work, term, moved in products:
+            work.advance(term, moved, multiple.to(moved.dtype), shift)
+
+
+class ChunkProducts:
+    """``A heading^T`` of every chunk of rows: of one chunk it is kept, of several it is made each time it is read."""
+
+    def __init__(self, A: Tensor, heading: Tensor, term: Term, work: Work) -> None:
+        self.A, self.heading, self.term, self.work = A, heading, term, work
+        self._kept = list(self._make()) if work.one_chunk(len(term.target)) else None
+
+    def __iter__(self) -> Iterator[tuple[Work, Term, Tensor]]:
+        return self._make() if self._kept is None else iter(self._kept)
+
+    def _make(self) -> Iterator[tuple[Work, Term, Tensor]]:
+        for work, term, some in self.work.terms(self.term, self.A):
+            yield work, term, torch.mm(some, self.heading.T, out=work.buffer("moved", term.prediction))
+
+
+Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor]
+"""Of one chunk: work, term, a, anchor's value, direction d and ``d W^T``."""
+
+
+def gradient_a(W: Tensor, a: Tensor, value: Tensor, c: float, term: Term, work: Work) -> Tensor:
+    """``a - f(z) + c E W``: the gradient of Equation 2 over nu, in a buffer; c is the term's weight over nu."""
+    E = work.residual(term)
+    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W), c)
+
+
+def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
+    """``argmin_a Q(a; tau)``, Equations 3 and 16: along the gradient, as far as :func:`majorised_length` says."""
+    c = term.weight / anchor.weight
+
+    def headings() -> Iterator[Heading]:
+        for part, own, a_own, value in work.terms(term, a, anchor.value):
+            d = gradient_a(W, a_own, value, c, own, part)
+            yield part, own, a_own, value, d, torch.mm(d, W.T, out=part.buffer("moved", own.prediction))
+
+    kept = list(headings()) if work.one_chunk(len(a)) else None
+    made = headings() if kept is None else kept
+    if work.options.tau_per_sample:
+        norms = [(row_squares(part.how, d), row_squares(part.how, moved)) for part, *_, d, moved in made]
+        d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
+    else:
+        norms = [
+            (total_square(part.how, d, part.counts), total_square(part.how, moved, part.counts))
+            for part, *_, d, moved in made
+        ]
+        d_squared, moved_squared = (reduce(Tensor.add_, both) for both in zip(*norms, strict=True))
+    length, step = majorised_length(d_squared, moved_squared, anchor, term, work)
+    lengths = over(work.chunk_rows, length) if length.ndim else repeat((length,))
+    ties = [
+        part.descend(a_own, d, moved, far, Anchor(anchor.weight, value), own)
+        for (part, own, a_own, value, d, moved), (far,) in zip(
+            headings() if kept is None else kept, lengths, strict=False
+        )
+    ]
+    return step._replace(tie=added(ties))
+
+
+def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
+    """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = -gradient`` (all over nu).
+
+    With fewer outputs than inputs the Woodbury identity turns it into an ``n_out x n_out`` system. W is the
+    same in the backward and in the forward update of a, so its factor is used twice. Every row has its own
+    multiple of the move, so chunks of rows need nothing of each other.
+    """
+    c = term.weight / anchor.weight
+    narrow = W.shape[0] < W.shape[1]
+
+    def make() -> Tensor:
+        gram = full_precision_gram((W.T if narrow else W).double())
+        factor, _ = damped_cholesky(gram, 1 / c, torch.float64, blind=work.how.avoids_waiting(W))
+        return (torch.cholesky_inverse(factor) / c).to(W.dtype)
+
+    inverse = work.cached("input inverse", (W,), make, (c,))
+    lengths, ties = [], []
+    for part, own, a_own, value in work.terms(term, a, anchor.value):
+        gradient = gradient_a(W, a_own, value, c, own, part)
+        move = part.buffer("move", gradient)
+        if narrow:
+            torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
+        else:
+            torch.mm(gradient, inverse, out=move)
+        # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
+        # have moved, not what a rounded one did, and the cached prediction would keep the difference for ever.
+        moved = torch.mm(move, W.T, out=part.buffer("moved", own.prediction))
+        slope, squared = inner_products(part.how, gradient, move)
+        moved_squared = row_squares(part.how, moved)
+        multiple = line_search(slope, c * moved_squared + squared)
+        ties.append(part.descend(a_own, move, moved, multiple, Anchor(anchor.weight, value), own))
+        counted = multiple.square() if part.counts is None else multiple.square() * part.counts[:, 0]
+        lengths.append((squared @ counted, moved_squared @ counted))
+    squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
+    return solved_step(squared, moved_squared, c, anchor)._replace(tie=added(ties))
