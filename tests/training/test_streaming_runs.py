@@ -1,4 +1,4 @@
-"""Streaming runs as the trainer leads them: batches told to callbacks, stops and kills in the middle of a pass, history."""
+"""Streaming runs as the trainer leads them: batches told to callbacks, stops and kills in mid-pass, history."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_intervals_are_checked(tmp_path, setting):
 def test_one_row_per_pass_with_everything_in_it(rows):
     X, y = rows
     result = run((X[:300], y[:300]), max_iter=4, validation=(X[300:], y[300:]))
-    for name in ("loss", "train_accuracy", "val_loss", "val_accuracy", "stationarity"):
+    for name in ("loss", "train_accuracy", "val_loss", "val_accuracy"):
         assert len(result.history[name]) == 4
         assert all(value is not None and math.isfinite(value) for value in result.history[name])
 

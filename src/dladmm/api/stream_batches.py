@@ -22,8 +22,8 @@ FIRST_ROWS, FIRST_BYTES = 16_384, 1 << 28
 """The first rows of a stream are read before it begins: so many, or what fits into 256 MB; at least one batch."""
 
 KEPT = (
-    "What was learned from the batches before it is kept: a module has the network, and a Checkpoint goes on from there "
-    "with resume=True."
+    "What was learned from the batches before it is kept: a module has the network, and a Checkpoint goes on from "
+    "there with resume=True."
 )
 
 Check = Callable[[Any, Any, Any], Batch]

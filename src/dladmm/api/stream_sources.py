@@ -1,8 +1,8 @@
 """Where the rows of a stream come from, before they are checked: files, sparse rows, data sets, loaders, iterators.
 
-A source gives raw batches ``(x, y)`` or ``(x, y, weight)``, pass by pass. Rows that can be read by number (memmaps, sparse
-rows, map-style data sets) are shuffled from the seed, anew for every pass; what comes by itself (loaders, iterators,
-generators, functions) keeps its own order and batches.
+A source gives raw batches ``(x, y)`` or ``(x, y, weight)``, pass by pass. Rows that can be read by number (memmaps,
+sparse rows, map-style data sets) are shuffled from the seed, anew for every pass; what comes by itself (loaders,
+iterators, generators, functions) keeps its own order and batches.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class DatasetSource(Rows):
 
 
 class SampleSource:
-    """An iterable data set, which gives sample after sample; ``batch_size`` of them make a batch, the last may be short."""
+    """An iterable data set, sample after sample; ``batch_size`` of them make a batch, the last may be short."""
 
     one_shot, by_number = False, False
     n_rows: int | None = None
@@ -195,8 +195,9 @@ class BatchSource:
 class LoaderSource:
     """A DataLoader, in its own order and with its own transforms.
 
-    Torch's random numbers that loader and transforms draw in this process follow the seed and the pass, so that a run can
-    be repeated and resumed; those of the program are left as they are. A loader with a generator of its own uses that.
+    Torch's random numbers that loader and transforms draw in this process follow the seed and the pass, so that a run
+    can be repeated and resumed; those of the program are left as they are. A loader with a generator of its own uses
+    that.
     """
 
     one_shot, by_number = False, False

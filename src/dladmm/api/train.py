@@ -84,8 +84,8 @@ def train(
     communicator : Communicator, optional
         The ranks to train on; the default process group of ``torch.distributed`` where it is initialised.
     options
-        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``: iterations,
-        or passes over the data with ``mode="streaming"``.
+        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``:
+        iterations, or passes over the data with ``mode="streaming"``.
 
     Returns
     -------
@@ -94,8 +94,8 @@ def train(
 
     Notes
     -----
-    ``mode="streaming"`` makes a sweep per mini-batch, and ``max_iter`` counts passes over the data (10). Rows of arrays,
-    memmaps, sparse matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the rows of a
+    ``mode="streaming"`` makes a sweep per mini-batch, and ``max_iter`` counts passes over the data (10). Rows of
+    arrays, memmaps, sparse matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the rows of a
     batch are read. Other streams keep their own order and batches, which may differ in size. An iterator or generator
     gives one pass. Inputs are scaled by all rows of arrays in memory, and else by the first rows of the stream (up to
     16,384), from which the monitor sample of the history is drawn too; memory does not grow with the number of rows.

@@ -179,8 +179,8 @@ def _refuse_in_streaming(
     for name, holds in refused.items():
         if holds:
             raise InputError(
-                f"{name} cannot be used with mode='streaming' on graphs, whose steps see the whole graph in one process; "
-                "leave it out, or use mode='accelerated'."
+                f"{name} cannot be used with mode='streaming' on graphs, whose steps see the whole graph in one "
+                "process; leave it out, or use mode='accelerated'."
             )
 
 
