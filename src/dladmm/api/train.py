@@ -95,10 +95,10 @@ def train(
     Notes
     -----
     ``mode="streaming"`` makes a sweep per mini-batch, and ``max_iter`` counts passes over the data (10). Rows of
-    arrays, memmaps, sparse matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the rows of a
-    batch are read. Other streams keep their own order and batches, which may differ in size. An iterator or generator
-    gives one pass. Inputs are scaled by all rows of arrays in memory, and else by the first rows of the stream (up to
-    16,384), from which the monitor sample of the history is drawn too; memory does not grow with the number of rows.
+    arrays, memmaps, sparse matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the
+    rows of a batch are read. Other streams keep their own order and batches, which may differ in size. An iterator
+    or generator gives one pass. Inputs are scaled by all rows of arrays in memory, else by the first rows of the stream
+    (up to 16,384), from which the monitor sample of the history is drawn too; memory does not grow with the rows.
     On several ranks every rank brings a stream of its own, and a pass ends when the first of them does.
 
     Where ``torch.distributed`` has been initialised, every rank calls this function with the same arrays and trains on
