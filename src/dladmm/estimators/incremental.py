@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 
 from dladmm.api.sample_problem import Prepared, sample_trainer
 from dladmm.api.streams import stream_of_arrays
-from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.losses import Loss
@@ -35,10 +34,6 @@ class Incremental:
         own: Any = self
         X, y, weight = self._weighted(X.toarray() if sparse.issparse(X) else X, y, sample_weight)
         online: Prepared | None = getattr(self, "_online", None)
-        if len(X) == 0:
-            if not hasattr(self, "module_"):
-                raise InputError("sample_weight is 0 for every row; the first call needs rows that count.")
-            return self
         if online is None:
             online = self._begun(X, y, n_outputs, loss, weight)
             result = online.trainer.fit()
