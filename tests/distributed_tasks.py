@@ -406,3 +406,57 @@ def graph_in_parts(comm, mode, spoil=None):
     whole = quietly(train_graph, x, pairs.T, y, labelled, validation=~labelled, partition=owner, **common)
     parts = quietly(train_graph, part, validation="test", **common)
     return told(whole), told(parts) | {"nodes": nodes.nodes}
+
+
+def streamed(comm, kind, settings=None, until=None):
+    """A streaming run: arrays that every rank has whole, or a stream of each rank's own batches."""
+    X, y = data(240)
+    mine = slice(comm.rank, None, comm.size)
+
+    def batches():
+        own_x, own_y = X[mine], y[mine]
+        size = -(-24 // comm.size)
+        last = len(own_x) if until is None else until[comm.rank % len(until)]
+        for start in range(0, last, size):
+            yield own_x[start : start + size], own_y[start : start + size]
+
+    given = {"arrays": (X, y), "function": (batches,), "ranks": (lambda rank, world: batches,)}[kind]
+    options = {"mode": "streaming", "max_iter": 3, "dtype": "float64", "dropout": 0.0} | (settings or {})
+    result = train(mlp([5, 7, 3]), *given, validation=(X[:30], y[:30]), communicator=comm, **options)
+    return told(result)
+
+
+class StopOnOneRank(Callback):
+    """Asks to stop in the middle of the second pass, on the last rank only."""
+
+    def on_batch_end(self, trainer):
+        if (
+            trainer.comm.rank == trainer.comm.size - 1
+            and trainer.passes.finished == 1
+            and trainer.passes.batch == 6
+        ):
+            trainer.request_stop(Status.EARLY_STOPPED)
+
+
+def streamed_and_stopped(comm, folder, stop):
+    X, y = data(240)
+    callbacks = [Checkpoint(folder, resume=True, every_seconds=1e6), *([StopOnOneRank()] if stop else [])]
+    options = {
+        "mode": "streaming",
+        "max_iter": 3,
+        "batch_size": 24,
+        "callbacks": callbacks,
+        "dtype": "float64",
+    }
+    return told(train(mlp([5, 7, 3]), X, y, communicator=comm, **options))
+
+
+def streamed_with_a_bad_batch(comm):
+    X, y = data(240)
+
+    def batches():
+        for j in range(10):
+            x = X[24 * j : 24 * (j + 1)]
+            yield (np.full_like(x, np.nan) if j == 5 and comm.rank == 1 else x), y[24 * j : 24 * (j + 1)]
+
+    train(mlp([5, 7, 3]), batches, mode="streaming", max_iter=2, communicator=comm)

@@ -13,8 +13,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
+from dladmm.api.stream_sources import is_stream
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Communicator, current, share
@@ -46,12 +48,12 @@ def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
         comm: Communicator = given.get("communicator") or current()
-        if comm.alone and not any(callable(given.get(name)) for name in ("X", "validation")):
+        own = is_stream(given["X"])  # every rank brings its own
+        called = callable(given["X"]) and not own
+        if comm.alone and not called and not callable(given.get("validation")):
             return function(*args, **kwargs)
         given["communicator"] = comm
-        whole = [
-            name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not callable(given["X"])
-        ]
+        whole = [name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not called and not own]
         with comm.together():
             checksums = " ".join(_checksum(_array(given[name])) for name in whole)
         check_same_data(checksums, whole, comm)
@@ -88,7 +90,9 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
 
 def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:
     names = [name for name in SAMPLE_ARGUMENTS if given.get(name) is not None]
-    if callable(given["X"]):
+    if is_stream(given["X"]):
+        pass
+    elif callable(given["X"]):
         if given.get("y") is not None:
             raise InputError("y comes with the rows of a function X(rank, world); leave y out.")
         given |= dict(zip(("X", "y", "sample_weight"), _called(given["X"], "X", comm), strict=False))
@@ -105,6 +109,8 @@ def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:
 
 def _called(function: Callable[[int, int], Any], name: str, comm: Communicator) -> tuple[Any, ...]:
     own = function(comm.rank, comm.size)
+    if name == "X" and is_stream(own) and not _are_rows(own):
+        return (own,)
     if not isinstance(own, tuple) or len(own) not in (2, 3):
         raise InputTypeError(
             f"{name}(rank, world) must return (X, y) or (X, y, sample_weight), got {type(own).__name__}."
@@ -112,17 +118,26 @@ def _called(function: Callable[[int, int], Any], name: str, comm: Communicator) 
     return own
 
 
+def _are_rows(own: Any) -> bool:
+    """Whether a tuple holds the rows of a rank, and not batches."""
+    return isinstance(own, tuple) and not isinstance(own[0], tuple)
+
+
 def _own_rows(arrays: list[Any], names: list[str], comm: Communicator) -> list[Any]:
     """This rank's rows of arrays that every rank was given whole."""
     if comm.alone:
         return arrays
     whole = [_array(array) for array in arrays]
-    n_rows = len(whole[0]) if whole and np.ndim(whole[0]) else 0
-    wrong = [n for n, a in zip(names, whole, strict=True) if a is not None and len(a) != n_rows]
+    n_rows = _length(whole[0]) if whole else 0
+    wrong = [n for n, a in zip(names, whole, strict=True) if a is not None and _length(a) != n_rows]
     if wrong:
         raise InputError(f"{wrong[0]} and {names[0]} must have the same number of rows.")
     part = share(n_rows, comm.rank, comm.size)
     return [None if array is None else array[part] for array in whole]
+
+
+def _length(array: Any) -> int:
+    return int(array.shape[0]) if len(array.shape) else 0
 
 
 def check_same_data(checksums: str, names: list[str], comm: Communicator) -> None:
@@ -137,6 +152,8 @@ def check_same_data(checksums: str, names: list[str], comm: Communicator) -> Non
 def _array(value: Any) -> Any:
     if value is None or isinstance(value, Tensor | np.ndarray):
         return value
+    if sparse.issparse(value):
+        return value.tocsr()
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
         raise InputTypeError(f"data must be arrays on several ranks, got {type(value).__name__}.")
     return np.asanyarray(value)
@@ -144,8 +161,9 @@ def _array(value: Any) -> Any:
 
 def _checksum(array: Any) -> str:
     """Shape, and a checksum of about CHECKSUM_ROWS rows."""
-    step = max(1, len(array) // CHECKSUM_ROWS) if np.ndim(array) else 1
-    some = array[::step] if np.ndim(array) else array
+    step = max(1, _length(array) // CHECKSUM_ROWS)
+    some = array[::step] if len(array.shape) else array
+    some = some.toarray() if sparse.issparse(some) else some
     if isinstance(some, Tensor):
         if some.layout != torch.strided:
             return f"{tuple(some.shape)}"

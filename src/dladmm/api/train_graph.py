@@ -9,13 +9,21 @@ import torch
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
-from dladmm.api.graph_problem import GivenGraph, GraphSettings, VariableRows, graph_problem, part_problem
+from dladmm.api.graph_problem import (
+    GivenGraph,
+    GraphProblem,
+    GraphSettings,
+    VariableRows,
+    graph_problem,
+    part_problem,
+)
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.datasets import GraphData
+from dladmm.engine.batches import Batch, OneBatch
 from dladmm.engine.method import MethodFactory
-from dladmm.engine.options import make_options
+from dladmm.engine.options import TrainOptions, make_options
 from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_unweighted
 from dladmm.regularizers import Regularizer
@@ -94,6 +102,8 @@ def train_graph(
 
     Notes
     -----
+    ``mode="streaming"`` makes every pass one step on the whole graph, in one process; ``max_iter`` counts the steps.
+
     Where ``torch.distributed`` has been initialised, every rank calls this function with the same graph and keeps its
     own nodes of it (docs/distributed.md).
 
@@ -111,6 +121,8 @@ def train_graph(
         options["nu"] = mu
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     chosen = make_options(preset, **options)
+    if chosen.mode == "streaming":
+        _refuse_in_streaming(chosen, rows, prox, method, comm)
     if chosen.max_memory is not None:
         raise InputError("max_memory is not supported for graphs, whose rows depend on each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
@@ -141,10 +153,35 @@ def train_graph(
         method=method,
         scaling=problem.scaling,
         seed=random_state,
+        batches=_whole_graph(problem) if chosen.mode == "streaming" else None,
         comm=comm,
         shards=problem.shards,
     )
     return trainer.fit()
+
+
+def _whole_graph(problem: GraphProblem) -> OneBatch:
+    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss."""
+    risk = problem.risk
+    return OneBatch(Batch(problem.x, risk.target, risk.weight), len(risk.target))
+
+
+def _refuse_in_streaming(
+    chosen: TrainOptions, rows: VariableRows, prox: str, method: MethodFactory | None, comm: Communicator
+) -> None:
+    refused = {
+        "rows='train'": rows != "all",
+        "batch_size": chosen.batch_size is not None,
+        "prox": prox != "auto",
+        "method": method is not None,
+        "several ranks": not comm.alone,
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(
+                f"{name} cannot be used with mode='streaming' on graphs, whose steps see the whole graph in one "
+                "process; leave it out, or use mode='accelerated'."
+            )
 
 
 def _given(

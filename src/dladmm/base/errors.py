@@ -17,3 +17,7 @@ class InputTypeError(DladmmError, TypeError):
 
 class DataError(DladmmError, ValueError):
     """A data file is missing, damaged or not what it claims to be."""
+
+
+class BatchError(InputError):
+    """A batch of a stream cannot be used; what was learned from the batches before it is kept."""

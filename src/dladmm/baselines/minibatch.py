@@ -54,9 +54,9 @@ class MiniBatchMethod:
         refuse_unfit(name, engine)
         self.name, self.plan, self._whole = name, plan, engine
         risk = engine.risk
-        self.batches = ArrayBatches(
-            engine.x, risk.target, risk.weight, engine.counts, plan.batch_size, plan.seed
-        )
+        n_batches = max(1, round(len(engine.x) / plan.batch_size))
+        rows = Batch(engine.x, risk.target, risk.weight, engine.counts)
+        self.batches = ArrayBatches(*rows, n_batches, plan.seed)
         self.scale = 1 / samples_of(engine) if mean else 1.0
         monitor = self.batches.batch(monitor_rows(len(engine.x), plan.seed, engine.x.device))
         self.engine: Engine = TrueObjective(

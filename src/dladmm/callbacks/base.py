@@ -33,8 +33,15 @@ class Callback:
     def on_train_begin(self, trainer: Trainer) -> None:
         """Called before the first iteration; ``trainer.guarantee`` says what the theory guarantees."""
 
+    def on_batch_end(self, trainer: Trainer) -> None:
+        """Called after every batch of streaming mode; ``trainer.passes`` says where the run stands.
+
+        ``trainer.request_stop`` ends the run there, in the middle of the pass. Nothing is asked after batches where no
+        callback overrides this.
+        """
+
     def on_epoch_end(self, trainer: Trainer) -> None:
-        """Called after every iteration, when ``trainer.history`` has its row."""
+        """Called after every iteration (pass, in streaming mode), when ``trainer.history`` has its row."""
 
     def on_loop_end(self, trainer: Trainer) -> None:
         """Called after the last iteration, before certificate and module are made; may call ``trainer.restore``."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from dladmm.base.errors import DataError, InputError
+from dladmm.base.spec import number
 from dladmm.callbacks.base import Callback
 from dladmm.training.checkpoint import CheckpointWarning, checkpoints, resume_latest, save_in_folder
 
@@ -24,21 +28,42 @@ class Checkpoint(Callback):
     ----------
     folder : str or path
     every : int, default 10
-        Iterations between two checkpoints.
+        Iterations (passes, in streaming mode) between two checkpoints.
     keep : int, default 2
         Number of newest checkpoints to keep.
     resume : bool, default False
         True continues from the newest intact checkpoint, bit for bit as if the run had not been interrupted, or starts
         a new run if there is none. False requires that the folder holds no checkpoints.
+    every_batches : int, optional
+        Streaming mode: also save after so many batches, in the middle of a pass. Such a checkpoint has the name of the
+        pass before and takes its place.
+    every_seconds : float, optional
+        Streaming mode: also save when so much time has passed since the last checkpoint.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], every: int = 10, keep: int = 2, resume: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        every: int = 10,
+        keep: int = 2,
+        resume: bool = False,
+        *,
+        every_batches: int | None = None,
+        every_seconds: float | None = None,
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
+        counts = {
+            "every": every,
+            "keep": keep,
+            "every_batches": 1 if every_batches is None else every_batches,
+        }
+        for name, value in counts.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
         self.folder, self.every, self.keep, self.resume_run = Path(folder), every, keep, resume
+        self.every_batches = every_batches
+        self.every_seconds = (
+            None if every_seconds is None else number("every_seconds", every_seconds, low=0.0)
+        )
         self.resumed_from: Path | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
@@ -53,7 +78,20 @@ class Checkpoint(Callback):
         self._run = trainer.state
         if self.resumed_from is None:
             save_in_folder(trainer, self.folder, self.keep)
-        self._saved = trainer.history.n_iter
+        self._saved, self._time = _place(trainer), time.monotonic()
+
+    def on_batch_end(self, trainer: Trainer) -> None:
+        _, batch = _place(trainer)
+        if (self.every_batches is not None and batch % self.every_batches == 0) or (
+            self.every_seconds is not None and self._is_time(trainer, self.every_seconds)
+        ):
+            self._save(trainer)
+
+    def _is_time(self, trainer: Trainer, seconds: float) -> bool:
+        """Whether it is time on any rank: all save together."""
+        own = torch.tensor([time.monotonic() - self._time], dtype=torch.float64)
+        device = getattr(trainer.comm, "device", own.device)
+        return bool(trainer.comm.largest(own.to(device))[0] >= seconds)
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         if trainer.history.n_iter % self.every == 0:
@@ -61,7 +99,7 @@ class Checkpoint(Callback):
 
     def on_loop_end(self, trainer: Trainer) -> None:
         """Save the last iteration, unless parameters were restored: a run resumed from those would be another run."""
-        if trainer.state is self._run and trainer.history.n_iter > self._saved:
+        if trainer.state is self._run and _place(trainer) != self._saved:
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
@@ -69,12 +107,18 @@ class Checkpoint(Callback):
             save_in_folder(trainer, self.folder, self.keep)
         except DataError as error:
             warnings.warn(
-                f"{error} The run continues; its last checkpoint is that of iteration {self._saved}.",
+                f"{error} The run continues; its last checkpoint is that of iteration {self._saved[0]}.",
                 CheckpointWarning,
                 stacklevel=2,
             )
         else:
-            self._saved = trainer.history.n_iter
+            self._saved = _place(trainer)
+        self._time = time.monotonic()
+
+
+def _place(trainer: Trainer) -> tuple[int, int]:
+    """Whole iterations, and batches of the present pass of streaming mode."""
+    return trainer.history.n_iter, 0 if trainer.passes is None else trainer.passes.batch
 
 
 def _newest_name(trainer: Trainer, folder: Path) -> str:

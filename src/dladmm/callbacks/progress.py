@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, TextIO
 
 from dladmm.callbacks.base import Callback
@@ -11,10 +12,15 @@ if TYPE_CHECKING:
     from dladmm.training.trainer import Result, Trainer
 
 
+LIVELY, PATIENT = 0.2, 10.0
+"""Seconds between two looks at the batches: of a bar on a terminal, and of lines."""
+
+
 class ProgressBar(Callback):
     """Shows iteration, loss and accuracy: a rich progress bar on a terminal, else lines.
 
-    Without a terminal a line is printed at iterations 1, 2, 5, 10, 20, 50, ... and at the last.
+    Without a terminal a line is printed at iterations 1, 2, 5, 10, 20, 50, ... and at the last. Streaming mode shows
+    passes, batches and the seconds that are left; without a terminal also in passes that take long, every ten seconds.
 
     Parameters
     ----------
@@ -44,15 +50,39 @@ class ProgressBar(Callback):
                 console=Console(file=self.stream),
             )
             self._bar.start()
-            self._task = self._bar.add_task(self.description, total=trainer.options.max_iter, numbers="")
+            self._task = self._bar.add_task(self.description, total=_total(trainer), numbers="")
+        self._began = self._said = time.monotonic()
+        self._before = _steps(trainer)
+        self._unit = "iteration" if trainer.passes is None else "pass"
+
+    def on_batch_end(self, trainer: Trainer) -> None:
+        now = time.monotonic()
+        if now - self._said < (LIVELY if self._bar is not None else PATIENT) or trainer.passes is None:
+            return
+        self._said = now
+        if self._bar is not None:
+            self._bar.update(
+                self._task, completed=_steps(trainer), total=_total(trainer), numbers=_where(trainer)
+            )
+        else:
+            left = self._seconds_left(trainer, now)
+            print(f"{self.description}: {_where(trainer)}{left}", file=self.stream, flush=True)
+
+    def _seconds_left(self, trainer: Trainer, now: float) -> str:
+        done, total = _steps(trainer) - self._before, _total(trainer)
+        if total is None or done == 0:
+            return ""
+        return f"  {(now - self._began) * (total - _steps(trainer)) / done:.0f} s left"
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         k = trainer.history.n_iter
         if self._bar is not None:
-            self._bar.update(self._task, completed=k, numbers=_numbers(trainer))
+            shown = _numbers(trainer) if trainer.passes is None else f"{_where(trainer)}  {_numbers(trainer)}"
+            self._bar.update(self._task, completed=_steps(trainer), total=_total(trainer), numbers=shown)
         elif k == trainer.options.max_iter or str(k).rstrip("0") in ("1", "2", "5"):
+            left = "" if trainer.passes is None else self._seconds_left(trainer, time.monotonic())
             print(
-                f"{self.description}: iteration {k}/{trainer.options.max_iter}  {_numbers(trainer)}",
+                f"{self.description}: {self._unit} {k}/{trainer.options.max_iter}  {_numbers(trainer)}{left}",
                 file=self.stream,
                 flush=True,
             )
@@ -60,6 +90,30 @@ class ProgressBar(Callback):
     def on_train_end(self, trainer: Trainer, result: Result) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def _steps(trainer: Trainer) -> int:
+    """Batches that are done in streaming mode, where a pass has a known number of them; else iterations."""
+    passes = trainer.passes
+    if passes is None or passes.batches is None:
+        return trainer.history.n_iter
+    return passes.finished * passes.batches + passes.batch
+
+
+def _total(trainer: Trainer) -> int | None:
+    """As many as there will be; None in a first pass of unknown length."""
+    passes = trainer.passes
+    if passes is None:
+        return trainer.options.max_iter
+    return None if passes.batches is None else passes.total * passes.batches
+
+
+def _where(trainer: Trainer) -> str:
+    passes = trainer.passes
+    assert passes is not None
+    present = min(passes.finished + 1, passes.total)
+    batch = f"batch {passes.batch}" + ("" if passes.batches is None else f"/{passes.batches}")
+    return f"pass {present}/{passes.total}  {batch}"
 
 
 def _numbers(trainer: Trainer) -> str:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class StopOnSignal(Callback):
-    """Ends the run after the present iteration on SIGINT or SIGTERM; a second signal interrupts immediately.
+    """Ends the run after the present iteration (batch, in streaming mode) on SIGINT or SIGTERM.
+
+    A second signal interrupts immediately.
 
     Does nothing outside the main thread, where Python cannot install signal handlers.
 
@@ -42,6 +44,9 @@ class StopOnSignal(Callback):
     def on_epoch_end(self, trainer: Trainer) -> None:
         if self.received is not None:
             trainer.request_stop(Status.INTERRUPTED)
+
+    def on_batch_end(self, trainer: Trainer) -> None:
+        self.on_epoch_end(trainer)
 
     def on_loop_end(self, trainer: Trainer) -> None:
         for number, handler in self._before.items():

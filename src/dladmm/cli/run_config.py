@@ -13,6 +13,7 @@ RESUMABLE = {"max_iter", "device", "out", "max_memory"}
 """Settings that may change when a run is resumed."""
 
 KINDS: dict[str, tuple[type, ...]] = {
+    "batch_size": (int,),
     "max_iter": (int,),
     "seed": (int,),
     "rho": (int, float),
@@ -22,6 +23,10 @@ KINDS: dict[str, tuple[type, ...]] = {
     "hidden": (tuple,),
 }
 """Types of the settings; those not listed are strings."""
+
+
+BY_MODE, ITERATIONS = 0, 200
+"""``max_iter`` that nobody gave: 200 iterations, and in streaming mode passes by the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,8 @@ class RunConfig:
     rows: str = "all"
     rho: float | None = None
     nu: float | None = None
-    max_iter: int = 200
+    batch_size: int | None = None
+    max_iter: int = BY_MODE
     seed: int = 0
     device: str = "auto"
     dtype: str = "float32"
@@ -52,6 +58,8 @@ class RunConfig:
     out: str | None = None
 
     def __post_init__(self) -> None:
+        if self.max_iter == BY_MODE and (self.mode != "streaming" or self.network == "gcn"):
+            object.__setattr__(self, "max_iter", ITERATIONS)
         if self.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.network!r}.")
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
@@ -87,19 +95,24 @@ class RunConfig:
 
     def options(self) -> dict[str, Any]:
         """The options for ``train``."""
-        chosen: dict[str, Any] = {"max_iter": self.max_iter, "preset": self.preset}
+        chosen: dict[str, Any] = {"preset": self.preset}
+        if self.max_iter != BY_MODE:
+            chosen["max_iter"] = self.max_iter
         if self.mode != "convergent":
             chosen["mode"] = self.mode
         chosen |= {
             name: getattr(self, name)
-            for name in ("rho", "nu", "max_memory")
+            for name in ("rho", "nu", "max_memory", "batch_size")
             if getattr(self, name) is not None
         }
         return chosen
 
     def to_toml(self) -> str:
         """The settings as TOML text, without those that are None."""
-        lines = [f"{key} = {_toml(value)}" for key, value in asdict(self).items() if value is not None]
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        if self.max_iter == BY_MODE:
+            del given["max_iter"]
+        lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -151,6 +164,8 @@ def _checked(settings: dict[str, Any]) -> RunConfig:
         if not isinstance(value, kinds) or isinstance(value, bool):
             words = " or ".join(kind.__name__ for kind in kinds)
             raise InputError(f"setting {name} has the wrong type: {value!r}; it must be {words}.")
+    if settings.get("max_iter", 1) < 1:
+        raise InputError(f"max_iter must be a whole number >= 1, got {settings['max_iter']!r}.")
     return RunConfig(**settings)
 
 

@@ -27,6 +27,7 @@ from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import partitioned
+from dladmm.engine.batches import default_passes
 from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
 from dladmm.engine.options import make_options
@@ -37,6 +38,9 @@ from dladmm.training.checkpoint import checkpoints, load_model, save_model
 from dladmm.training.checks import check_device, check_dtype
 from dladmm.training.run_folder import write_run
 from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+
+CHECKPOINT_SECONDS = 60.0
+"""Between two checkpoints of streaming mode, whose passes may take hours."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,12 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
     stop, traffic = StopOnSignal(), TrafficLog()
     fit = _train_gcn if config.network == "gcn" else _train_mlp
     with comm.together():
-        checkpoint = Checkpoint(folder / "checkpoints", every=execution.checkpoint_every, resume=resume)
+        checkpoint = Checkpoint(
+            folder / "checkpoints",
+            every=execution.checkpoint_every,
+            resume=resume,
+            every_seconds=CHECKPOINT_SECONDS if config.mode == "streaming" else None,
+        )
         if comm.rank == 0:
             if not resume and checkpoints(folder / "checkpoints"):
                 raise InputError(
@@ -124,6 +133,10 @@ def _train_mlp(
         if comm.rank == 0:
             of = "" if comm.alone else f" on rank 0 of {comm.size}"
             _announce(config, data.describe() + of, widths, _peak_bytes(config, chain, data), folder)
+    options = config.options()
+    if "max_iter" not in options:
+        n_rows = sum(int(text) for text in comm.texts(str(len(data.x_train))))
+        options["max_iter"] = default_passes(n_rows, config.batch_size)
     result = train(
         chain,
         lambda rank, world: (data.x_train, data.y_train),
@@ -135,7 +148,7 @@ def _train_mlp(
         dtype=config.dtype,
         callbacks=callbacks,
         communicator=comm,
-        **config.options(),
+        **options,
     )
     return result, {"classes": data.classes, "features": data.features, "target": config.target}
 
@@ -182,7 +195,11 @@ def _announce(config: RunConfig, data: str, widths: list[int], memory: float, fo
     loss = get_loss(config.loss)
     follows = config.network == "gcn" and config.rows == "train"
     promise = guarantee(
-        options.starting_rho(loss.H), loss.H, follows, accelerated=options.mode == "accelerated"
+        options.starting_rho(loss.H),
+        loss.H,
+        follows,
+        accelerated=options.mode == "accelerated",
+        streaming=options.mode == "streaming",
     )
     lines = [
         f"data       {data}",

@@ -30,13 +30,25 @@ Penalty = Annotated[
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(help="convergent (the paper's algorithm) or accelerated."),
+    typer.Option(
+        help="convergent (the paper's algorithm), accelerated, or streaming (a sweep per mini-batch)."
+    ),
 ]
 Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
 Rho = Annotated[
     float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")
 ]
 MaxIter = Annotated[int | None, typer.Option(help="Iterations at most (200).")]
+MaxPasses = Annotated[
+    int | None,
+    typer.Option(
+        help="Iterations at most (200); with --mode streaming passes over the rows (10 to 100, by their number)."
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(help="Rows of a mini-batch with --mode streaming (32 to 512, by the number of rows)."),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the initial weights (0).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64.")]
@@ -77,7 +89,8 @@ def train_mlp(
     preset: Preset = None,
     rho: Rho = None,
     nu: Annotated[float | None, typer.Option(help="Weight of the relaxed constraints (1).")] = None,
-    max_iter: MaxIter = None,
+    batch_size: BatchSize = None,
+    max_iter: MaxPasses = None,
     seed: Seed = None,
     device: Device = None,
     dtype: Dtype = None,
@@ -92,12 +105,13 @@ def train_mlp(
 ) -> None:
     """Train a multi-layer perceptron.
 
-    Example: dladmm train mlp --dataset digits --hidden 100,100 --max-iter 100 --out runs/digits
+    Example: dladmm train mlp --dataset digits --mode streaming --batch-size 64 --max-iter 20 --out runs/digits
     """
     flags = {
         "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "npz": npz, "data_dir": data_dir,
         "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
-        "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "max_iter": max_iter,
+        "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size,
+        "max_iter": max_iter,
         "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
     _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))

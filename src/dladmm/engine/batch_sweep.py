@@ -14,7 +14,7 @@ from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
 from dladmm.compute.passes import ratio, squared_norm
-from dladmm.engine.batches import Batch
+from dladmm.engine.batches import Batch, default_smoothing
 from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -36,9 +36,10 @@ class BatchSweep:
     """The working parameters of a streaming run, their running sums, and the sweep that moves them."""
 
     def __init__(
-        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: int | None
+        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: float | None
     ) -> None:
         self.engine, self.options, self.n_samples = engine, options, n_samples
+        self.smoothing = default_smoothing(n_samples) if options.smoothing is None else options.smoothing
         self.params = params
         self.average = [{name: p.clone() for name, p in block.items()} for block in params]
         self.running: dict[int, RunningBlock] = {}
@@ -87,7 +88,7 @@ class BatchSweep:
         return seen
 
     def _smoothed(self, target: Tensor) -> Tensor:
-        share = self.options.smoothing
+        share = self.smoothing
         if share == 0.0 or not self.engine.risk.loss.takes_soft_labels:
             return target
         return (target * (1 - share)).add_(share / target.shape[1])  # rows of targets sum to 1
@@ -169,16 +170,23 @@ class BatchSweep:
         options = self.options
         for mean, value in ((self.slope, p), (self.curvature, q), (self.mean_loss, loss)):
             mean.lerp_(value, self.shares.lengths)
-        shaken = loss > 1.5 * self.mean_loss + 0.5
+        unit = self._unit()
+        shaken = loss > 1.5 * self.mean_loss + 0.5 * unit
         longer = (1.1 * self.leash).clamp_max(options.largest_change)
         self.leash.copy_(torch.where(shaken, self.leash / 4, longer))
         curvature = torch.maximum(q / p, self.curvature / self.slope).clamp_min(1e-20)
         lengths = (
             options.stretch / curvature,
-            (self.leash / q.clamp_min(1e-30)).sqrt(),
+            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
             options.largest_relative_change / relative.clamp_min(1e-30),
         )
         return torch.stack(lengths).min()
+
+    def _unit(self) -> Tensor:
+        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
+        if self.engine.risk.loss.kind == "classification":
+            return torch.ones_like(self.mean_loss)
+        return (2 * self.mean_loss).clamp_min(1e-30)
 
     def _move(self, heavy: bool) -> None:
         """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""

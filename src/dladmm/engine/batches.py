@@ -18,12 +18,21 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
     counts: Tensor | None = None
 
+    def on(self, device: torch.device) -> Batch:
+        """The batch on a device."""
+        weight, counts = (None if t is None else t.to(device) for t in (self.weight, self.counts))
+        return Batch(self.x.to(device), self.target.to(device), weight, counts)
+
 
 class Batches(Protocol):
     """Where the batches of a run come from."""
 
-    n_rows: int | None
-    """Rows of one pass; None where only the end of the first pass tells."""
+    n_samples: float | None
+    """How many samples a pass counts for, on all ranks; None where only the end of the first pass tells."""
+    at_least: float
+    """How many samples a pass counts for at least: those that are known of before it."""
+    scaled: bool
+    """Whether the inputs are at the common scale of :mod:`dladmm.network.scaling` already."""
 
     def one_pass(self, number: int, skip: int = 0) -> Iterator[Batch]:
         """The batches of pass ``number`` (from 0), without the first ``skip`` of them."""
@@ -36,27 +45,53 @@ MONITOR_ROWS = 2048
 """Rows of the monitor sample, at most."""
 
 
-def monitor_rows(n_rows: int, seed: int, device: torch.device) -> Tensor:
-    """The rows of the monitor sample, on which passes are measured: drawn with the seed, in order."""
+def monitor_rows(n_rows: int, seed: int, device: torch.device, n_ranks: int = 1) -> Tensor:
+    """The rows of the monitor sample, on which passes are measured: drawn with the seed, in order, a share per rank."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(n_rows, generator=generator)[:MONITOR_ROWS].sort().values.to(device)
+    return torch.randperm(n_rows, generator=generator)[: -(-MONITOR_ROWS // n_ranks)].sort().values.to(device)
 
 
 def default_batch_size(n_rows: int, *, convolutions: bool) -> int:
-    """About 128 batches per pass: a power of two between 32 and 512.
+    """A power of two near an eighth of the rows, at most 256; of very many rows a 128th, at most 512; at least 32.
 
     Half of that where there are convolutions: their cost grows with the batch, so a small one costs no more per pass.
     """
-    wanted = min(512, max(32, 1 << round(math.log2(max(1.0, n_rows / 128)))))
+    rows = max(1.0, min(256, n_rows / 8), n_rows / 128)
+    wanted = min(512, max(32, 1 << round(math.log2(rows))))
     return max(1, min(n_rows, wanted // 2 if convolutions and wanted > 32 else wanted))
+
+
+FEW_PASSES, PASSES, MOST_PASSES, ENOUGH_STEPS, MANY_ROWS = 10, 20, 100, 200, 50_000
+
+
+def default_passes(n_rows: int, batch_size: int | None = None, *, convolutions: bool = False) -> int:
+    """10 passes for images and for 50,000 rows or more; else 20, or as many as make 200 steps, at most 100."""
+    size = default_batch_size(n_rows, convolutions=convolutions) if batch_size is None else batch_size
+    if convolutions or n_rows >= MANY_ROWS:
+        return FEW_PASSES
+    steps = max(1, round(n_rows / size))
+    return min(MOST_PASSES, max(PASSES, math.ceil(ENOUGH_STEPS / steps)))
+
+
+def default_smoothing(n_samples: float | None) -> float:
+    """0.1 for 50,000 samples or more, in proportion fewer for fewer: on small tables it costs log loss for nothing."""
+    return 0.1 * (1.0 if n_samples is None else min(1.0, n_samples / MANY_ROWS))
+
+
+def shuffled(n_rows: int, seed: int, number: int) -> Tensor:
+    """The order of the rows in pass ``number``, which depends on nothing else but the seed."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    return torch.randperm(n_rows, generator=generator)
 
 
 class ArrayBatches:
     """Batches of tensors, wherever they lie; a batch is brought to the network's device by the step.
 
-    Rows are shuffled anew for every pass. All batches have the same size, near the one asked for; the few rows that are
-    left over wait for the next pass.
+    Rows are shuffled anew for every pass. All batches have the same size; the few rows that are left over wait for the
+    next pass. ``n_samples`` are those of all ranks; by default the rows count once and are all there are.
     """
+
+    scaled = False
 
     def __init__(
         self,
@@ -64,23 +99,22 @@ class ArrayBatches:
         target: Tensor,
         weight: Tensor | None,
         counts: Tensor | None,
-        batch_size: int,
+        n_batches: int,
         seed: int,
+        n_samples: float | None = None,
     ) -> None:
         self.x, self.target, self.weight, self.counts, self.seed = x, target, weight, counts, seed
-        self.n_rows: int | None = len(x)
-        self._n_batches = max(1, round(len(x) / batch_size))
+        self.n_samples: float | None = len(x) if n_samples is None else n_samples
+        self.at_least = float(self.n_samples or 0.0)
+        self._n_batches = n_batches
         self._positions = max(1, len(target) // max(1, len(x)))
 
     def batches_per_pass(self) -> int | None:
         return self._n_batches
 
     def one_pass(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        n = len(self.x)
-        order = torch.randperm(n, generator=generator)
-        order = order.to(self.x.device)
-        size = n // self._n_batches
+        order = shuffled(len(self.x), self.seed, number).to(self.x.device)
+        size = len(self.x) // self._n_batches
         for j in range(skip, self._n_batches):
             yield self.batch(order[j * size : (j + 1) * size])
 
@@ -94,3 +128,21 @@ class ArrayBatches:
         weight = None if self.weight is None else self.weight[targets]
         counts = None if self.counts is None else self.counts[rows.to(self.counts.device)]
         return Batch(x, self.target[targets], weight, counts)
+
+
+class OneBatch:
+    """Everything in one batch, at the common scale already: the steps on a graph, whose rows need each other."""
+
+    scaled = True
+
+    def __init__(self, batch: Batch, n_samples: float) -> None:
+        self.batch = batch
+        self.n_samples: float | None = n_samples
+        self.at_least = n_samples
+
+    def batches_per_pass(self) -> int | None:
+        return 1
+
+    def one_pass(self, number: int, skip: int = 0) -> Iterator[Batch]:
+        if skip == 0:
+            yield self.batch

@@ -143,8 +143,8 @@ class TrainOptions:
             raise InputError(
                 f"mode={self.mode!r} starts feasible and sets rho itself: leave start and rho_rule out."
             )
-        if self.mode == "streaming" and (self.rho is not None or self.nu is not None):
-            raise InputError("mode='streaming' sets rho itself, for every batch: leave rho and nu out.")
+        if self.mode == "streaming":
+            self._refuse_in_streaming()
         check_setting(
             self, "batch_size", int, "a whole number >= 1, or None", lambda v: v >= 1, optional=True
         )
@@ -157,6 +157,25 @@ class TrainOptions:
             raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
             raise InputError(f"rho_rule must be None or one of {get_args(RhoRule)}, got {self.rho_rule!r}.")
+
+    def _refuse_in_streaming(self) -> None:
+        if self.rho is not None or self.nu is not None:
+            raise InputError("mode='streaming' sets rho itself, for every batch: leave rho and nu out.")
+        if self.max_memory is not None:
+            raise InputError(
+                "mode='streaming' holds one batch at a time: leave max_memory out, and give a memmap or a generator of "
+                "batches where X does not fit into memory."
+            )
+        if self.compile:
+            raise InputError("mode='streaming' records its launches itself: leave compile out.")
+        defaults = SubproblemOptions()
+        names = SubproblemOptions.__dataclass_fields__
+        changed = [n for n in names if getattr(self.subproblems, n) != getattr(defaults, n)]
+        if changed:
+            raise InputError(
+                f"mode='streaming' solves its subproblems in one way only: leave {', '.join(changed)} out (its own "
+                "constants are those of streaming=StreamingOptions(...))."
+            )
 
 
 PAPER = TrainOptions(
@@ -190,6 +209,8 @@ def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
     """A preset with single settings changed; names of :class:`SubproblemOptions` are understood too."""
     if preset not in PRESETS:
         raise InputError(f"preset must be one of {sorted(PRESETS)}, got {preset!r}.")
+    if preset != "default" and changes.get("mode") == "streaming":
+        raise InputError(f"preset={preset!r} is not for mode='streaming'; leave preset out.")
     modes = {"accelerated": ACCELERATED, "streaming": STREAMING}
     base = modes.get(str(changes.get("mode")), PRESETS[preset]) if preset == "default" else PRESETS[preset]
     inner = {k: changes.pop(k) for k in list(changes) if k in SubproblemOptions.__dataclass_fields__}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.blocks import Step
+from dladmm.blocks import Params, Step
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Replayed
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
@@ -43,7 +43,9 @@ RECORDED_FROM = 24
 METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
 
-NUMBERS = ("step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring")
+NUMBERS = (
+    "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
+)  # fmt: skip
 """What a resumed run needs besides tensors."""
 
 
@@ -68,40 +70,59 @@ class Streaming:
         self.engine, self.batches, self.passes, self.options = engine, batches, passes, options
         dense = engine.chain.blocks[0].n_in is not None  # dropped pixels cost a convolution accuracy
         self.dropout, self.seed, self.scaling = dropout if dense else 0.0, seed, scaling
-        self.sweeps = BatchSweep(engine, state.clone_parameters(), options, batches.n_rows)
+        self.sweeps = BatchSweep(engine, state.clone_parameters(), options, batches.n_samples)
         self.step_number = self.heavy_steps = self.finished_passes = self.done_in_pass = 0
+        self.batches_in_pass = batches.batches_per_pass() or 0
+        """0 where only the end of the first pass tells."""
+        self.samples_seen = 0.0
+        """In the first pass, while nobody knows how many there will be."""
         self.next_factoring = 1
-        self.goes_on: Callable[[], bool] = lambda: True
-        """Asked after every batch; False ends the pass early."""
+        self.goes_on: Callable[[], bool] | None = None
+        """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
         self._recorded: dict[bool, Replayed] = {}
 
     # One pass --------------------------------------------------------------------------------------------------
 
     def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
-        """One pass over the data; then the network that is handed out, on the monitor sample."""
+        """One pass over the data; then the network that is handed out, on the monitor sample.
+
+        None when the pass was ended early: the state is then that of the pass before, and :meth:`hand_out` makes it
+        that of the network as it is now.
+        """
         before = state.clone_parameters()
         for batch in self.batches.one_pass(self.finished_passes, self.done_in_pass):
             self.step(batch)
             self.done_in_pass += 1
-            if not self.goes_on():
-                break
-        else:
-            self.finished_passes, self.done_in_pass = self.finished_passes + 1, 0
+            if self.goes_on is not None and not self.goes_on():
+                return None
+        self.batches_in_pass = self.batches_in_pass or self.done_in_pass
+        self.finished_passes, self.done_in_pass = self.finished_passes + 1, 0
         self.hand_out(state)
         pairs = zip(state.params, before, strict=True)
         moves = [squared_norm(p[name] - old[name]) for p, old in pairs for name in p]
         moved = torch.stack(moves).sum()
         return look(state, [Step("W", moved, torch.zeros_like(moved))])
 
+    def take(self, batches: Batches) -> None:
+        """Go on with other batches, whose samples come to those seen before, for one pass."""
+        self.batches, self.batches_in_pass = batches, batches.batches_per_pass() or 0
+        self.passes = self.finished_passes + 1
+        self.sweeps.n_samples = (self.sweeps.n_samples or 0.0) + (batches.n_samples or 0.0)
+        self._recorded = {}  # the number of samples is part of a recording
+
     def hand_out(self, state: State) -> None:
         """Make the state that of the averaged network, which is good at any time; of the last iterate of a plan."""
-        ended = self.options.planned and self.finished_passes >= self.passes
-        source = self.sweeps.params if ended else self.sweeps.average
-        for p, found in zip(state.params, source, strict=True):
+        for p, found in zip(state.params, self.network(), strict=True):
             for name in p:
                 p[name].copy_(found[name])
         self.engine.resynchronise(state)
+
+    def network(self) -> list[Params]:
+        """The parameters that are handed out now."""
+        ended = self.finished_passes >= self.passes
+        faded = self.options.planned and (self.passes > 1 or self.batches.batches_per_pass() is not None)
+        return self.sweeps.params if ended and faded else self.sweeps.average
 
     # One batch -------------------------------------------------------------------------------------------------
 
@@ -118,6 +139,8 @@ class Streaming:
             self.next_factoring = 2 * k
         self._set_shares(heavy)
         batch = self._prepared(batch)
+        if self._counts_samples:
+            self._count(batch)
         if self._recordable(batch):
             self._replay(batch, heavy)
         else:
@@ -132,11 +155,21 @@ class Streaming:
         shares.fading.fill_(self._fading())
 
     def _fading(self) -> float:
-        """1, or the part of the planned run that is left."""
-        per_pass = self.batches.batches_per_pass()
-        if not self.options.planned or per_pass is None:
+        """1, or the part of the planned run that is left; 1 in a first pass of unknown length."""
+        if not self.options.planned or not self.batches_in_pass:
             return 1.0
-        return max(0.0, 1 - (self.step_number - 1) / (self.passes * per_pass))
+        return max(0.0, 1 - (self.step_number - 1) / (self.passes * self.batches_in_pass))
+
+    @property
+    def _counts_samples(self) -> bool:
+        """Whether the number of samples, which a penalty is divided by, is not known yet."""
+        return self.batches.n_samples is None and self.finished_passes == 0
+
+    def _count(self, batch: Batch) -> None:
+        own = torch.zeros((), dtype=torch.float64, device=self.engine.x.device)
+        own += len(batch.x) if batch.counts is None else batch.counts.double().sum()
+        self.samples_seen += float(self.engine.comm.total(own)[0])
+        self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
 
     def _prepared(self, batch: Batch) -> Batch:
         """On the network's device, scaled, some entries dropped."""
@@ -144,7 +177,7 @@ class Streaming:
         x, target, *rest = (None if t is None else t.to(device, non_blocking=True) for t in batch)
         assert x is not None
         assert target is not None
-        x = x if self.scaling is None else self.scaling.apply(x)
+        x = x if self.scaling is None or self.batches.scaled else self.scaling.apply(x)
         return Batch(self._dropped(x), target, *rest)
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -159,6 +192,7 @@ class Streaming:
     def _recordable(self, batch: Batch) -> bool:
         """Whether nothing in the sweep asks the device for a number, and launches cost more than the work."""
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
+        plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
@@ -181,7 +215,8 @@ class Streaming:
     # Saving and resuming ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return self.sweeps.tensors(), {name: getattr(self, name) for name in NUMBERS}
+        numbers = {name: getattr(self, name) for name in NUMBERS}
+        return self.sweeps.tensors(), numbers | {"samples_seen": self.samples_seen}
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if any(name.startswith("running.") for name in tensors):
@@ -194,3 +229,6 @@ class Streaming:
             mine[name].copy_(tensor)
         for name in NUMBERS:
             setattr(self, name, int(meta[name]))
+        self.samples_seen = float(meta["samples_seen"])
+        if self.batches.n_samples is None:
+            self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)

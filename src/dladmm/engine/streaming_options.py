@@ -25,8 +25,9 @@ class StreamingOptions:
     largest_relative_change : float
         Bound on the sum of the relative changes of the hidden links in one step. In deep networks the quadratic model
         of the loss does not see them.
-    smoothing : float
-        The share of every label that is spread over all classes.
+    smoothing : float or None
+        The share of every label that is spread over all classes; None is 0.1 for 50,000 samples or more, and in
+        proportion less for fewer.
     planned : bool
         Steps shrink linearly to zero towards ``max_iter`` passes, and the last iterate is the network. Otherwise steps
         stay and the network is the average.
@@ -37,13 +38,14 @@ class StreamingOptions:
     stretch: float = 2.0
     largest_change: float = 0.3
     largest_relative_change: float = 0.5
-    smoothing: float = 0.1
+    smoothing: float | None = None
     planned: bool = True
 
     def __post_init__(self) -> None:
         check_setting(self, "damping", float, "a number > 0", lambda v: v > 0)
-        for name in ("momentum", "smoothing"):
-            check_setting(self, name, float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
+        share = "a number from 0 to below 1"
+        check_setting(self, "momentum", float, share, lambda v: 0 <= v < 1)
+        check_setting(self, "smoothing", float, share, lambda v: 0 <= v < 1, optional=True)
         for name in ("stretch", "largest_change", "largest_relative_change"):
             check_setting(self, name, float, "a number > 0", lambda v: v > 0)
         check_setting(self, "planned", bool, "True or False")

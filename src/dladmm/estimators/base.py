@@ -22,7 +22,9 @@ from dladmm.api.train import train
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback, ProgressBar
+from dladmm.engine.batches import default_passes
 from dladmm.engine.options import Mode, given
+from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
 from dladmm.network.chain import mlp
@@ -31,11 +33,14 @@ from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
 
+ITERATIONS = 200
+"""The default of ``max_iter`` in the modes that see all rows in every iteration."""
+
 FLOAT64_ENTRIES = 4_000_000
 """Entries of the largest layer up to which ``dtype="auto"`` uses float64, where it is not noticeably slower."""
 
 
-class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
+class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
     """Parameters, training and network output of classifier and regressor."""
 
     def __init__(
@@ -51,7 +56,8 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
         w_solver: str = "exact",
         a_solver: str = "exact",
         damping: float | None = None,
-        max_iter: int = 200,
+        batch_size: int | None = None,
+        max_iter: int | None = None,
         tol: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -74,6 +80,7 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
         self.w_solver = w_solver
         self.a_solver = a_solver
         self.damping = damping
+        self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
         self.early_stopping = early_stopping
@@ -95,17 +102,19 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
     # Training --------------------------------------------------------------------------------------------------
 
     def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
+        self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = self._weighted(X, y, sample_weight)
         validation, stopping = None, []
         if self.early_stopping:
             X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
-        dtype = self._choose_dtype(len(X))
+        dtype = self._choose_dtype(X.shape[0])
         device = check_device(self.device)
         keep = self.warm_start and hasattr(self, "module_")
         if keep:
             self._check_same_network()
         model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
+        max_iter = self._iterations(X.shape[0], model)
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
@@ -121,16 +130,34 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
                 dtype=dtype,
                 sample_weight=weight,
                 validation=validation,
-                callbacks=[*progress(self), *self.callbacks, *stopping],
+                callbacks=[*self._callbacks(), *stopping],
                 mode=self.mode,
                 w_solver=self.w_solver,
                 a_solver=self.a_solver,
-                max_iter=self.max_iter,
+                max_iter=max_iter,
                 eps_rel=self.tol,
-                **given(rho=self.rho, nu=self.nu, damping=self.damping, max_memory=self.max_memory),
+                **given(
+                    rho=self.rho,
+                    nu=self.nu,
+                    damping=self.damping,
+                    batch_size=self.batch_size,
+                    max_memory=self.max_memory,
+                ),
             )
-        self._set_fitted(result, loss)
+        self._set_fitted(result, loss, max_iter)
         return self
+
+    def _iterations(self, n_rows: int, model: Any) -> int:
+        """``max_iter``, or by default 200 iterations, and in streaming mode passes by the number of rows."""
+        if self.max_iter is not None:
+            return self.max_iter
+        if self.mode != "streaming":
+            return ITERATIONS
+        images = isinstance(model, nn.Module) and any(map(is_convolution, model.modules()))
+        return default_passes(n_rows, self.batch_size, convolutions=images)
+
+    def _callbacks(self) -> list[Callback]:
+        return [*progress(self), *self.callbacks]
 
     def _check_same_network(self) -> None:
         """Raise if ``hidden_layer_sizes`` has changed: ``warm_start`` continues with the fitted network."""
@@ -142,8 +169,8 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
             )
 
     def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
-        """X and y as dense arrays without rows of weight zero, and the weights (None if all are one)."""
-        if sparse.issparse(X):
+        """X and y without rows of weight zero, and the weights (None if all are one); X dense but for streaming."""
+        if sparse.issparse(X) and self.mode != "streaming":
             X = X.toarray()
         if sample_weight is None:
             return X, y, None
@@ -161,34 +188,37 @@ class MLPBase(Saved, BaseEstimator):  # type: ignore[misc]
         from dladmm.callbacks import EarlyStopping
 
         stratify = y if isinstance(self, ClassifierMixin) else None
-        index = np.arange(len(X))
+        index = np.arange(X.shape[0])
         try:
             kept, held = train_test_split(
                 index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
             )
         except ValueError as error:
             raise InputError(
-                f"validation_fraction={self.validation_fraction!r} of {len(X)} rows cannot be held back: {error}"
+                f"validation_fraction={self.validation_fraction!r} of {len(index)} rows cannot be held back: {error}"
             ) from error
         monitor = "val_accuracy" if isinstance(self, ClassifierMixin) else "val_loss"
         stopping = [EarlyStopping(monitor=monitor, patience=self.n_iter_no_change)]
-        return X[kept], y[kept], None if weight is None else weight[kept], (X[held], y[held]), stopping
+        held_x = X[held].toarray() if sparse.issparse(X) else X[held]
+        return X[kept], y[kept], None if weight is None else weight[kept], (held_x, y[held]), stopping
 
     def _choose_dtype(self, n_rows: int) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
+        if self.mode == "streaming":
+            return "float32"
         small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= FLOAT64_ENTRIES
         return "float64" if small and check_device(self.device).type == "cpu" else "float32"
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
         return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)
 
-    def _set_fitted(self, result: Result, loss: Loss) -> None:
-        """Store the result and warn where training did not converge."""
+    def _set_fitted(self, result: Result, loss: Loss, max_iter: int) -> None:
+        """Store the result and warn where training did not converge; streaming mode ends after its passes."""
         self._remember(result, loss)
-        if result.status is Status.MAX_ITER:
+        if result.status is Status.MAX_ITER and self.mode != "streaming":
             warnings.warn(
-                f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g}) to converge.",
+                f"{result.status} Raise max_iter (now {max_iter}) or tol (now {self.tol:g}) to converge.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -264,3 +294,8 @@ def finite_output(output: Tensor) -> Tensor:
             f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
         )
     return output
+
+
+def is_convolution(module: nn.Module) -> bool:
+    """Whether a module is a convolution."""
+    return isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))

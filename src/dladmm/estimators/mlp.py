@@ -7,12 +7,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from dladmm.base.errors import InputError
 from dladmm.estimators.base import MLPBase, classes_of
-from dladmm.losses import get_loss
+from dladmm.losses import Loss, get_loss
 
 Array = NDArray[Any]
 
@@ -27,9 +27,10 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     activation : str, dict or Activation, default "relu"
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
-    mode : {"accelerated", "convergent"}
+    mode : {"accelerated", "convergent", "streaming"}
         "accelerated" scales the features, folds the scaling into the first layer, and needs no tuning. "convergent" is
-        the paper's algorithm with its certificate.
+        the paper's algorithm with its certificate. "streaming" makes a sweep per mini-batch, for many rows; features
+        are scaled, sparse rows stay sparse.
     rho, nu : float, optional
         Weights of the hard and of the relaxed constraints; None is the default of the mode (in convergent mode rho is
         ``3H``, inside the certified region).
@@ -40,7 +41,11 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         How the W- and a-updates are solved.
     damping : float, optional
         Damping of the exact solves.
-    max_iter : int, default 200
+    batch_size : int, optional
+        Rows of a mini-batch in streaming mode; None chooses 32 to 512 by the number of rows.
+    max_iter : int, optional
+        Iterations; in streaming mode passes over the rows. None is 200 iterations; in streaming mode 10 passes for
+        images and for 50,000 rows or more, else as many as make about 2,000 steps, 10 to 100.
     tol : float, default 1e-4
         Relative tolerance of the stopping criterion.
     early_stopping : bool, default False
@@ -48,7 +53,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     validation_fraction : float, default 0.1
         Share of the rows held out for early stopping.
     n_iter_no_change : int, default 10
-        Iterations without improvement before early stopping.
+        Iterations (passes) without improvement before early stopping.
     warm_start : bool, default False
         Continue from the fitted network on the next ``fit``.
     random_state : int, RandomState or None
@@ -106,10 +111,39 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         if self.warm_start and hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):
             raise InputError(f"warm_start needs the same classes as before {self.classes_}, got {classes}.")
         self.classes_ = classes
+        return self._fit(X, np.searchsorted(classes, y), len(classes), self._own_loss(), sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from these rows once, in streaming mode; ``predict`` works after every call.
+
+        Running sums are carried from call to call. Features are scaled by the rows of the first call: let it have some
+        hundred. After ``fit`` the fitted network learns on.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+        classes : array of shape (n_classes,), optional
+            All labels there can be; needed in the first call.
+        sample_weight : array of shape (n_samples,), optional
+            How often each sample counts, 0 or more.
+        """
+        first = not hasattr(self, "module_")
+        if _check_partial_fit_first_call(self, classes):
+            classes_of(self.classes_)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], reset=first)
+        check_classification_targets(y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InputError(f"y has labels {unknown[:5]} that are not among classes={self.classes_}.")
+        labels = np.searchsorted(self.classes_, y)
+        return self._learn(X, labels, len(self.classes_), self._own_loss(), sample_weight)
+
+    def _own_loss(self) -> Loss:
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
             raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
-        return self._fit(X, np.searchsorted(classes, y), len(classes), loss, sample_weight)
+        return loss
 
     def predict(self, X: Any) -> Array:
         """The most likely class of each row of X (n_samples, n_features), shape (n_samples,)."""
@@ -157,10 +191,37 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
         )
         self._single = y.ndim == 1
         target = y.reshape(len(y), -1).astype(np.float64)
+        return self._fit(X, target, target.shape[1], self._own_loss(), sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from these rows once, in streaming mode; ``predict`` works after every call.
+
+        Running sums are carried from call to call. Features are scaled by the rows of the first call: let it have some
+        hundred. After ``fit`` the fitted network learns on.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+        y : array of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array of shape (n_samples,), optional
+            How often each sample counts, 0 or more.
+        """
+        first = not hasattr(self, "module_")
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True,
+            reset=first,
+        )  # fmt: skip
+        target = y.reshape(len(y), -1).astype(np.float64)
+        if not first and target.shape[1] != self.n_outputs_:
+            raise InputError(f"y has {target.shape[1]} columns, before it had {self.n_outputs_}.")
+        self._single = y.ndim == 1
+        return self._learn(X, target, target.shape[1], self._own_loss(), sample_weight)
+
+    def _own_loss(self) -> Loss:
         loss = get_loss("squared" if self.loss is None else self.loss)
         if loss.kind != "regression":
             raise InputError(f"loss must be a regression loss, got {loss.name!r}.")
-        return self._fit(X, target, target.shape[1], loss, sample_weight)
+        return loss
 
     def predict(self, X: Any) -> Array:
         """The network's output for X, of shape (n_samples,) or (n_samples, n_outputs) as y had in ``fit``."""

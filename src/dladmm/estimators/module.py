@@ -61,7 +61,8 @@ class ModuleClassifier(MLPClassifier):
         w_solver: str = "exact",
         a_solver: str = "exact",
         damping: float | None = None,
-        max_iter: int = 200,
+        batch_size: int | None = None,
+        max_iter: int | None = None,
         tol: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -76,7 +77,7 @@ class ModuleClassifier(MLPClassifier):
     ) -> None:
         super().__init__(
             loss=loss, mode=mode, rho=rho, nu=nu, regularizer=regularizer, w_solver=w_solver, a_solver=a_solver,
-            damping=damping, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
+            damping=damping, batch_size=batch_size, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, warm_start=warm_start,
             random_state=random_state, device=device, dtype=dtype, max_memory=max_memory,
             callbacks=callbacks, verbose=verbose,
@@ -100,9 +101,8 @@ class ModuleClassifier(MLPClassifier):
     def _choose_dtype(self, n_rows: int) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        return (
-            "float64" if n_rows <= FLOAT64_SAMPLES and check_device(self.device).type == "cpu" else "float32"
-        )
+        small = n_rows <= FLOAT64_SAMPLES and self.mode != "streaming"
+        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
 
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_ = result.module

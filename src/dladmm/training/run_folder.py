@@ -63,7 +63,8 @@ def plot_curves(result: Result, path: Path) -> bool:
         residuals.plot(*_measured(k, history[column]), label=label)
     if min(history["lagrangian"], default=0) > 0:  # type: ignore[type-var, operator]
         energy.set_yscale("log")
-    residuals.set_yscale("log")
+    if residuals.dataLim.y1 > 0:  # zero throughout in streaming mode
+        residuals.set_yscale("log")
     for column, label in (("train_accuracy", "train"), ("val_accuracy", "test")):
         accuracy.plot(*_measured(k, history[column]), label=label)
     titles = ("what the theory speaks of", "residuals", "accuracy of the network")

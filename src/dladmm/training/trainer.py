@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.base.errors import InputError
+from dladmm.base.errors import BatchError, InputError
 from dladmm.base.history import History, Status, Value
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
@@ -43,6 +43,7 @@ from dladmm.training.diagnostics import (
     root,
     vital_signs,
 )
+from dladmm.training.passes import Passes
 
 
 class ConvergenceNotGuaranteed(UserWarning):
@@ -120,6 +121,8 @@ class Trainer:
         self.state = make_state(params, rho, options.starting_nu(rho))
         self.baseline: str | None = None
         self.method = self._own_method() if method is None else self._other_method(method)
+        self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
+        """Where a streaming run stands; None in the other modes."""
         self.history = History()
         self.guarantee = guarantee(
             rho,
@@ -130,9 +133,8 @@ class Trainer:
             options.mode == "streaming",
         )
         self._exempt = [1] if options.start == "paper" else []
-        self._every = options.diagnostics_every or diagnostics_interval(self.state, self.engine.n_rows)
-        if options.mode == "streaming":  # a pass costs far more than measuring the monitor sample
-            self._every = 1
+        every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
+        self._every = options.diagnostics_every or every
         self._start = float(self.engine.energy(self.state).lagrangian)
         if not math.isfinite(self._start):
             raise InputError(
@@ -191,25 +193,51 @@ class Trainer:
         if covers and self.state.rho <= 2 * self.engine.risk.H:
             warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
         self._requested = None
+        if self.passes is not None:
+            self.passes.begin()
         self._tell("on_train_begin")
-        status = self._loop()
+        kept = self.state
+        try:
+            status = self._loop()
+        except BatchError:
+            self._tell("on_loop_end")
+            raise
         self._complete_last_row()
         self._tell("on_loop_end")
+        if self.passes is not None and self.passes.batch > 0 and self.state is kept:  # ended in mid-pass
+            self.restore(self.passes.network())
         self.engine.workspace.release()
         certificate = self._certify()
         if status is Status.MAX_ITER and not certificate.covered and self._rose():
             status = Status.DIVERGED
-        params = self.state.params if self._scaling is None else self._scaling.fold(self.state.params)
-        self.engine.chain.observe(self.state.params, self.engine.x)
-        module = self.engine.chain.to_module(params)
-        result = Result(status, self.history, certificate, module, self.state)
-        for callback in self._told():
+        result = Result(status, self.history, certificate, self._module(self.state.params), self.state)
+        for callback in self.told():
             callback.on_train_end(self, result)
         return result
+
+    def _module(self, params: list[dict[str, Tensor]]) -> nn.Module:
+        self.engine.chain.observe(params, self.engine.x)
+        return self.engine.chain.to_module(params if self._scaling is None else self._scaling.fold(params))
+
+    def present_network(self) -> nn.Module:
+        """The network as the run stands now, also in the middle of a pass of streaming mode."""
+        return self._module(self.state.params if self.passes is None else self.passes.network())
+
+    def one_more_pass(self, batches: Batches) -> Result:
+        """Streaming mode: one pass over other batches, with everything learned and summed so far."""
+        assert isinstance(self.method, Streaming)
+        self.method.take(batches)
+        self.options = replace(self.options, max_iter=self.history.n_iter + 1)
+        return self.fit()
 
     def request_stop(self, status: Status) -> None:
         """For callbacks: end the run with this status once the present iteration is told to all of them."""
         self._requested = status
+
+    def agreed_request(self) -> Status | None:
+        """The status with which any callback on any rank has asked to stop; every rank must ask."""
+        self._requested = self._agreement.status(self._requested)
+        return self._requested
 
     def restore(self, params: list[dict[str, Tensor]]) -> None:
         """Put other parameters in place, and all variables to their forward pass so that they fit."""
@@ -225,6 +253,8 @@ class Trainer:
         for k in range(self.history.n_iter + 1, self.options.max_iter + 1):
             try:
                 ended = self._iterate(k)
+                if ended is not None and self._in_mid_pass:
+                    return ended
                 if ended is not None:
                     self.restore(kept)
                     return ended
@@ -237,11 +267,11 @@ class Trainer:
                 if not self.comm.alone and self.history.n_iter < k:
                     raise  # the others wait for this rank in mid-sweep: they end by their timeout
                 if self.history.n_iter < k:  # in mid-sweep the variables are half old, half new
-                    self.restore(kept)
+                    self.restore(kept if self.passes is None else self.passes.network())
                 if self.comm.alone:
                     return Status.INTERRUPTED
                 self._requested = Status.INTERRUPTED
-            self._requested = self._agreement.status(self._requested)
+            self.agreed_request()
             if self._unbounded():
                 return Status.DIVERGED
             if self._converged():
@@ -256,7 +286,7 @@ class Trainer:
         with product_precision(self.options.precision):
             signs = self._advance()
         if signs is None:
-            return Status.STALLED
+            return self._requested if self._in_mid_pass and self._requested else Status.STALLED
         row, finite = measure(self.state, signs)
         took = self._agreement.seconds(time.perf_counter() - began, self.state.params)
         seconds = float(self.history.last("seconds") or 0.0) + took
@@ -272,6 +302,10 @@ class Trainer:
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
         self._restored = False
         return None
+
+    @property
+    def _in_mid_pass(self) -> bool:
+        return self.passes is not None and self.passes.batch > 0
 
     def _move(self) -> Tensor | None:
         """One iteration, and what it is measured by; None when there is none any more."""
@@ -427,9 +461,9 @@ class Trainer:
         return self.baseline or f"dladmm {self.options.mode}"
 
     def _tell(self, hook: str) -> None:
-        for callback in self._told():
+        for callback in self.told():
             getattr(callback, hook)(self)
 
-    def _told(self) -> Iterator[Callback]:
+    def told(self) -> Iterator[Callback]:
         """The callbacks of this rank: what only looks on and writes does so on the first."""
         return (each for each in self.callbacks if getattr(each, "every_rank", True) or self.comm.rank == 0)

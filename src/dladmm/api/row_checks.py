@@ -1,0 +1,75 @@
+"""Rows of samples and their targets, checked and made tensors for one network and one loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from dladmm.blocks import Params
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.engine.batches import Batch
+from dladmm.losses import Loss
+from dladmm.network.chain import Chain
+from dladmm.training.checks import (
+    check_features,
+    check_fits,
+    check_sample_weight,
+    check_source,
+    check_target_mask,
+    check_targets,
+    to_array,
+)
+
+
+@dataclass(frozen=True)
+class RowChecks:
+    """What rows are checked against: the network, its first parameters, the loss, and the tensors' dtype and device."""
+
+    chain: Chain
+    params: Sequence[Params]
+    loss: Loss
+    n_outputs: int
+    dtype: torch.dtype
+    device: torch.device
+    at_once: int | None = None
+    comm: Communicator = ALONE
+
+    def whole(
+        self, features: Any, targets: Any, mask: Any, suffix: str = ""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs, encoded targets and the weights of a mask, on the run's device."""
+        where: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
+        named: dict[str, Any] = {"name": "X" + suffix, "may_be_empty": not self.comm.alone, **where}
+        if self.at_once is None:
+            x = check_features(features, self.chain, **named)
+        else:  # the engine accepts a source of rows in place of a tensor
+            x = cast(Tensor, check_source(features, self.chain, at_once=self.at_once, **named))
+        positions = check_fits(self.chain, self.params, x, self.n_outputs, "X" + suffix)
+        target = check_targets(
+            targets, self.loss, len(x), self.n_outputs, name="y" + suffix, positions=positions, **where
+        )
+        if mask is None:
+            return x, target, None
+        may_be_empty = not self.comm.alone
+        return x, target, check_target_mask(mask, len(x), positions, x, "target_mask" + suffix, may_be_empty)
+
+    def batch(self, x: Any, y: Any, weight: Any) -> Batch:
+        """One batch of a stream, where it lies: the step brings it to the network's device."""
+        x = x.toarray() if sparse.issparse(x) else to_array(x, "x")
+        place = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        where: dict[str, Any] = {"dtype": self.dtype, "device": place}
+        found = check_features(x, self.chain, name="x", **where)
+        first = found[:1].to(self.device)
+        positions: tuple[int, ...] = ()
+        if found.ndim > 2:
+            positions = check_fits(self.chain, self.params, first, self.n_outputs, "x")
+        target = check_targets(
+            y, self.loss, len(found), self.n_outputs, name="y", positions=positions, **where
+        )
+        counts = None if weight is None else check_sample_weight(weight, found)
+        return Batch(found, target, None, counts)

@@ -1,0 +1,230 @@
+"""The trainer of a network on samples: arguments checked, data prepared, nothing trained yet."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.api.arguments import fresh_parameters, module_parameters
+from dladmm.api.row_checks import RowChecks
+from dladmm.api.stream_batches import FirstRows
+from dladmm.api.stream_sources import is_stream
+from dladmm.api.streams import (
+    check_passes,
+    first_batches,
+    opened,
+    stream_of_arrays,
+    stream_of_source,
+    unwrapped,
+)
+from dladmm.base.errors import InputError
+from dladmm.callbacks import Callback
+from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.engine.batches import Batch
+from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine.method import MethodFactory
+from dladmm.engine.options import make_options
+from dladmm.losses import CallableLoss, Loss, Risk, get_loss
+from dladmm.network.chain import Chain, from_module, jump_settings
+from dladmm.network.scaling import STREAMED_LENGTH, Scaling
+from dladmm.regularizers import Regularizer
+from dladmm.training.checks import (
+    check_callbacks,
+    check_device,
+    check_dtype,
+    check_fits,
+    check_sample_weight,
+    check_seed,
+    check_several_classes,
+    check_validation,
+    to_array,
+    to_tensor,
+)
+from dladmm.training.trainer import Trainer
+
+
+class EstimatedConstant(UserWarning):
+    """Warning: the Lipschitz constant H of a loss was estimated."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A trainer that has not begun, and the checks that its rows went through."""
+
+    trainer: Trainer
+    checks: RowChecks
+
+
+def sample_trainer(
+    model: nn.Module | Chain,
+    X: Any,
+    y: Any = None,
+    *,
+    loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
+    regularizer: str | dict[str, Any] | Regularizer | None = "auto",
+    preset: str = "default",
+    init: str = "fresh",
+    prox: str = "auto",
+    random_state: int = 0,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    sample_weight: Any = None,
+    target_mask: Any = None,
+    validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
+    callbacks: Sequence[Callback] = (),
+    method: MethodFactory | None = None,
+    communicator: Communicator | None = None,
+    one_class: bool = False,
+    **options: Any,
+) -> Prepared:
+    """The trainer of :func:`dladmm.train`, whose arguments these are.
+
+    ``one_class``: targets may be of one class only, as those of one call of ``partial_fit``.
+    """
+    comm = ALONE if communicator is None else communicator
+    streams = options.get("mode") == "streaming"
+    torch_dtype, torch_device = check_dtype(dtype), check_device(device)
+    random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    make_options(preset, **options)  # nothing is read of a stream before all else has been checked
+    held = None if validation is None else check_validation(validation)
+    the_loss = _loss(loss)
+    _check_names(model, init, prox, method, streams)
+    source = None
+    if streams:
+        X, y, sample_weight = unwrapped(X, y, sample_weight)
+        source = opened(X, y, sample_weight, options.get("batch_size"), random_state, torch_device)
+        if source is not None and target_mask is not None:
+            raise InputError("target_mask goes with arrays X and y in memory; it cannot be streamed.")
+        options = check_passes(source, options)
+    elif is_stream(X):
+        raise InputError(
+            f"X is a {type(X).__name__}, a stream of batches: it needs mode='streaming', or arrays X and y."
+        )
+    chosen = make_options(preset, **options)
+    first = None if source is None else FirstRows.read(source)
+    X = to_array(X if first is None else first.batches[0][0], "X")
+    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3)
+    if chosen.mode == "accelerated":
+        chosen = make_options(preset, **jump_settings(chain) | options)
+    penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain)
+    if init == "keep" and isinstance(model, nn.Module):
+        params = module_parameters(model, chain, torch_dtype, torch_device)
+    else:
+        params = fresh_parameters(
+            chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+        )
+
+    at_once = None
+    if chosen.max_memory is not None:
+        needs = needs_of(
+            chain,
+            X,
+            chosen,
+            penalty,
+            dtype=torch_dtype,
+            device=torch_device,
+            n_validation=0 if held is None else len(held[0]),
+            counts=sample_weight is not None,
+        )
+        at_once = chunk(needs, bytes_of(chosen.max_memory), X, method)
+
+    checks = RowChecks(chain, params, the_loss, n_outputs, torch_dtype, torch_device, at_once, comm)
+    if first is None:
+        x, target, counts = checks.whole(X, y, target_mask)
+        row_weight = None if sample_weight is None else check_sample_weight(sample_weight, x)
+        rows = Batch(x, target, counts, row_weight)
+    else:
+        check_fits(chain, params, _few(X, torch_dtype, torch_device), n_outputs, "X")
+        rows = first_batches(first, checks.batch)
+        x, target, counts, row_weight = rows.on(torch_device)
+    if the_loss.lacks_H:
+        if not comm.alone:
+            raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
+        the_loss = the_loss.with_estimated_H(target)
+        warnings.warn(
+            f"H of the loss was not given and is estimated as {the_loss.H:.4g}, twice the largest curvature seen: the "
+            "certificate is as good as this estimate. Give CallableLoss an H where you know one.",
+            EstimatedConstant,
+            stacklevel=4,
+        )
+    solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
+    risk = Risk(the_loss, target, counts, solver, comm)
+    held_out = None
+    if held is not None:
+        held_x, held_y, held_counts = checks.whole(*held, " of validation")
+        held_out = held_x, Risk(the_loss, held_y, held_counts)
+    comm.all_clear()
+    comm.from_first(*(p for block in params for p in block.values()))
+    if not one_class:
+        check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
+    scaling = None
+    if chosen.scale_inputs:
+        length = STREAMED_LENGTH if chosen.mode == "streaming" or method is not None else None
+        scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
+    n_labelled = risk.n_labelled(row_weight)
+    batches = None
+    if chosen.mode == "streaming":
+        if first is None:
+            stream = stream_of_arrays(rows, chain, chosen, random_state, comm)
+        else:
+            stream = stream_of_source(first, rows, checks.batch, torch_device, random_state, comm)
+        batches = stream.batches
+        x, target, counts, row_weight = stream.monitor.on(torch_device)
+        risk = replace(risk, target=target, weight=counts)
+    if scaling is not None:
+        x = scaling.apply(x)
+        held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
+        params = scaling.unfold(params) if init == "keep" else params
+    trainer = Trainer(
+        chain,
+        x,
+        risk,
+        chosen,
+        penalty=chosen.penalty(regularizer, n_labelled),
+        params=params,
+        counts=row_weight,
+        validation=held_out,
+        callbacks=callbacks,
+        method=method,
+        scaling=scaling,
+        seed=random_state,
+        chunk_rows=at_once,
+        batches=batches,
+        comm=comm,
+    )
+    return Prepared(trainer, checks)
+
+
+def _check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:
+    if init not in ("fresh", "keep"):
+        raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
+    if init == "keep" and isinstance(model, Chain):
+        raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
+    if prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
+    if streams and prox != "auto":
+        raise InputError("mode='streaming' has no z_L-update to solve: leave prox out.")
+    if streams and method is not None:
+        raise InputError("mode='streaming' is a method itself: leave mode or method out.")
+
+
+def _few(X: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Two rows, with which to try the network."""
+    return to_tensor(X[:2], "X").to(device=device, dtype=dtype)
+
+
+def _loss(spec: Any) -> Loss:
+    is_function = callable(spec) and not isinstance(spec, Loss)
+    return CallableLoss(spec) if is_function else get_loss(spec)
+
+
+def _n_outputs(chain: Chain) -> int:
+    last = chain.blocks[-1]
+    if last.n_out is not None:
+        return last.n_out
+    raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")

@@ -1,0 +1,107 @@
+"""Streaming mode on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dladmm.cli.run_config import RunConfig, merged
+from dladmm.engine.batches import default_passes
+from dladmm.training.checkpoint import load_model
+
+pytestmark = pytest.mark.slow
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+
+
+def dladmm(*arguments, cwd):
+    command = [sys.executable, "-m", "dladmm", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120, env=ENVIRONMENT
+    )
+
+
+DIGITS = ("train", "mlp", "--dataset", "digits", "--hidden", "20", "--mode", "streaming")
+
+
+def test_a_streaming_run(tmp_path):
+    done = dladmm(*DIGITS, "--batch-size", 64, "--max-iter", 3, "--out", "r", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "pass 3/3" in done.stderr
+    assert "Streaming: a sweep per mini-batch" in done.stderr
+    metrics = json.loads(done.stdout)
+    assert metrics["run"] == "r"
+    settings = (tmp_path / "r" / "config.toml").read_text()
+    assert 'mode = "streaming"' in settings
+    assert "batch_size = 64" in settings
+    assert len((tmp_path / "r" / "history.csv").read_text().splitlines()) == 4
+
+
+def test_settings_from_a_file(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'dataset = "digits"\nmode = "streaming"\nbatch_size = 99\nmax_iter = 2\n'
+    )
+    config = merged(tmp_path / "run.toml", {"batch_size": 77})
+    assert config.options() == {"preset": "default", "mode": "streaming", "batch_size": 77, "max_iter": 2}
+
+
+def test_passes_by_default(tmp_path):
+    config = RunConfig(dataset="digits", mode="streaming")
+    assert "max_iter" not in config.options()
+    assert "max_iter" not in config.to_toml()
+    assert RunConfig(dataset="digits").options()["max_iter"] == 200
+    done = dladmm(*DIGITS, "--batch-size", 700, "--out", "r", cwd=tmp_path)
+    assert f"pass {default_passes(1437, 700)}/100" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--rho", "1"), "rho"),
+        (("--max-memory", "1GB"), "max_memory"),
+        (("--preset", "paper"), "preset"),
+        (("--batch-size", "0"), "batch_size"),
+        (("--max-iter", "0"), "max_iter"),
+    ],
+)
+def test_refused_by_name(tmp_path, flags, words):
+    done = dladmm(*DIGITS, *flags, "--out", "r", cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_batch_size_needs_the_mode(tmp_path):
+    done = dladmm("train", "mlp", "--dataset", "digits", "--batch-size", 5, "--out", "r", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "batch_size is a setting of mode='streaming'" in done.stderr
+
+
+def test_a_signal_in_mid_pass_and_resume(tmp_path):
+    """The run ends after the present batch, writes where it stood, and goes on as if nothing had been."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60_000)
+    np.savez(tmp_path / "own.npz", x=rng.normal(size=(60_000, 10)) + np.eye(3, 10)[y], y=y)
+    arguments = ("train", "mlp", "--npz", "own.npz", "--hidden", "8", "--mode", "streaming", "--batch-size", 16,
+                 "--max-iter", 2)  # fmt: skip
+    whole = dladmm(*arguments, "--out", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, "-m", "dladmm", *map(str, arguments), "--out", "cut"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    while not list((tmp_path / "cut").glob("checkpoints/*.dladmm")):
+        time.sleep(0.05)
+    time.sleep(0.7)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 143, told
+    assert "pass 1/2  loss" not in told, "in the first pass"
+    resumed = dladmm("train", "mlp", "--resume", "cut", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    pairs = zip(*(load_model(tmp_path / name / "model.safetensors").module.parameters() for name in ("whole", "cut")),
+                strict=True)  # fmt: skip
+    assert all(bool((a == b).all()) for a, b in pairs)
