@@ -153,7 +153,8 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             return self.max_iter
         if self.mode != "streaming":
             return ITERATIONS
-        images = isinstance(model, nn.Module) and any(map(is_convolution, model.modules()))
+        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
         return default_passes(n_rows, self.batch_size, convolutions=images)
 
     def _callbacks(self) -> list[Callback]:
@@ -294,8 +295,3 @@ def finite_output(output: Tensor) -> Tensor:
             f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
         )
     return output
-
-
-def is_convolution(module: nn.Module) -> bool:
-    """Whether a module is a convolution."""
-    return isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
