@@ -23,7 +23,8 @@ from dladmm.network.chain import Chain, from_module, gcn, mlp
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.checkpoint import SavedModel, load_model
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result, Trainer
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
+from dladmm.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from dladmm.estimators.gcn import GCNClassifier

@@ -20,7 +20,7 @@ from dladmm.cli.demo import train_karate
 from dladmm.compute.sparse import csr_tensor
 from dladmm.reproduce.paper import figures
 from dladmm.runs.chosen import chosen_settings
-from dladmm.training.trainer import ConvergenceNotGuaranteed
+from dladmm.training.result import ConvergenceNotGuaranteed
 from graph_problems import CPU, random_graph
 
 L2 = {"name": "l2", "strength": 0.05}

@@ -20,7 +20,7 @@ from dladmm.compute.chunks import Again, joined, memmap_of, over
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN
 from dladmm.engine.memory_limit import bytes_of, needs_of
 from dladmm.engine.options import make_options
-from dladmm.training.trainer import ConvergenceNotGuaranteed
+from dladmm.training.result import ConvergenceNotGuaranteed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

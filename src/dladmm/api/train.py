@@ -17,7 +17,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
 from dladmm.regularizers import Regularizer
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 
 @shard_samples

@@ -28,7 +28,8 @@ from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_unweighted
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
-from dladmm.training.trainer import Result, Trainer
+from dladmm.training.result import Result
+from dladmm.training.trainer import Trainer
 
 
 @shard_graph

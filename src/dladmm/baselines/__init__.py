@@ -4,7 +4,7 @@
     train("adam", ..., batch_size=128, max_iter=10) mini-batches, ten passes, for all but lbfgs and admm
     train_graph("adam", datasets.load("cora"))      as dladmm.train_graph, for all but admm
 
-Each returns a :class:`~dladmm.training.trainer.Result` like dlADMM's; its certificate reports measurements and makes no
+Each returns a :class:`~dladmm.training.result.Result` like dlADMM's; its certificate reports measurements and makes no
 claims.
 """
 

@@ -15,7 +15,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
 from dladmm.solvers.subproblems import SubproblemOptions
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 METHODS = (*LEARNING_RATES, "admm")
 """gd, adagrad, adadelta, adam, lbfgs and, where torch has it, muon (:mod:`dladmm.baselines.optimizers`), and the

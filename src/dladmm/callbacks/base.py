@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result, Trainer
+    from dladmm.training.result import Result
+    from dladmm.training.trainer import Trainer
 
 
 class CallbackWarning(UserWarning):

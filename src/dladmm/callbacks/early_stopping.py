@@ -13,7 +13,8 @@ from dladmm.base.spec import number
 from dladmm.callbacks.base import Callback
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result, Trainer
+    from dladmm.training.result import Result
+    from dladmm.training.trainer import Trainer
 
 HIGHER_IS_BETTER = ("train_accuracy", "val_accuracy")
 LOWER_IS_BETTER = (

@@ -19,7 +19,8 @@ from dladmm.base.history import History, Value
 from dladmm.callbacks.base import Callback, CallbackWarning
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result, Trainer
+    from dladmm.training.result import Result
+    from dladmm.training.trainer import Trainer
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TextIO
 from dladmm.callbacks.base import Callback
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result, Trainer
+    from dladmm.training.result import Result
+    from dladmm.training.trainer import Trainer
 
 
 LIVELY, PATIENT = 0.2, 10.0

@@ -12,7 +12,8 @@ from dladmm.base.history import History, Status, Value
 from dladmm.callbacks.loggers import Logger, measured, settings
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result, Trainer
+    from dladmm.training.result import Result
+    from dladmm.training.trainer import Trainer
 
 
 class TensorBoard(Logger):

@@ -12,8 +12,8 @@ from dladmm.callbacks import ProgressBar
 from dladmm.cli.result_table import print_result
 from dladmm.network.chain import mlp
 from dladmm.runs.chosen import chosen_settings
+from dladmm.training.result import Result
 from dladmm.training.run_folder import write_run
-from dladmm.training.trainer import Result
 
 DIGITS, KARATE = chosen_settings("digits"), chosen_settings("karate")
 """Settings of both runs, inside the certified region: cross-entropy has H = 1/2, and rho > 2H."""

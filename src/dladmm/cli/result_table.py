@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 ITERATIONS = (1, 2, 5, 10, 20, 50, 100, 150, 200)
 """The iterations shown, besides the last."""

@@ -36,8 +36,8 @@ from dladmm.network.chain import Chain, mlp
 from dladmm.network.graph import normalised_adjacency
 from dladmm.training.checkpoint import checkpoints, load_model, save_model
 from dladmm.training.checks import check_device, check_dtype
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
 from dladmm.training.run_folder import write_run
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
 
 CHECKPOINT_SECONDS = 60.0
 """Between two checkpoints of streaming mode, whose passes may take hours."""

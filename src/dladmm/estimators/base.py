@@ -29,7 +29,7 @@ from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
 from dladmm.network.chain import mlp
 from dladmm.training.checks import check_device
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
 

@@ -27,7 +27,7 @@ from dladmm.estimators.base import classes_of, finite_output, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_node_features, check_node_mask
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
 

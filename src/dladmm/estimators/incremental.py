@@ -15,7 +15,7 @@ from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 Array = NDArray[Any]
 

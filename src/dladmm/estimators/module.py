@@ -13,7 +13,7 @@ from dladmm.engine.options import Mode
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 Factory = Callable[[int, int], nn.Module]
 

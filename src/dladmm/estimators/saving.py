@@ -12,7 +12,7 @@ from dladmm.base.spec import Named
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import Loss
 from dladmm.training.checkpoint import load_model, save_model
-from dladmm.training.trainer import Result
+from dladmm.training.result import Result
 
 
 class Saved:

@@ -17,7 +17,7 @@ from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_rows
 from dladmm.network.chain import mlp
-from dladmm.training.trainer import ConvergenceNotGuaranteed, Result
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Build = Callable[[TableData, str, Sequence[int], str], Any]
 """A network for these rows: what trains it, widths of the hidden layers, activation -> module or chain."""

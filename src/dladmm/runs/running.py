@@ -28,7 +28,8 @@ from dladmm.runs.pausing import Pausing
 from dladmm.runs.plan import Cell, cells
 from dladmm.runs.problem import NETWORKS, Build, Problem
 from dladmm.runs.store import CELLS, MEASURED, PARTIAL, finished, save, save_accuracy
-from dladmm.training.trainer import Result, Trainer
+from dladmm.training.result import Result
+from dladmm.training.trainer import Trainer
 
 Say = Callable[[str], None]
 Measure = Callable[[Cell], float]

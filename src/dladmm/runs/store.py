@@ -17,8 +17,8 @@ from typing import Any
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.machine import describe
+from dladmm.training.result import Result
 from dladmm.training.run_folder import write_run
-from dladmm.training.trainer import Result
 
 LATER: dict[str, tuple[str, ...]] = {"ramps": ("sign", "step", "quantised")}
 """Settings that came after cells had been made, and the activations whose runs they change."""

@@ -21,7 +21,7 @@ from dladmm.network.tracing import chain_layers
 from dladmm.training.layer_file import build, describe
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result
+    from dladmm.training.result import Result
 
 
 class WeightsOnly(UserWarning):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dladmm.base.machine import describe
 
 if TYPE_CHECKING:
-    from dladmm.training.trainer import Result
+    from dladmm.training.result import Result
 
 
 def write_run(

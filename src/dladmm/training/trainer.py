@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import BatchError, InputError
@@ -19,15 +17,12 @@ from dladmm.base.history import History, Status, Value
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator, Shards
-from dladmm.compute.execution import EAGER, Execution, product_precision
+from dladmm.compute.execution import EAGER, product_precision
 from dladmm.compute.recording import Replayed
-from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.batches import Batches
-from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.certificate_text import guarantee
-from dladmm.engine.method import Method, MethodFactory, Plain
+from dladmm.engine.method import Method, MethodFactory
 from dladmm.engine.options import TrainOptions
-from dladmm.engine.state import State
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
@@ -40,43 +35,13 @@ from dladmm.training.diagnostics import (
     diagnostics_interval,
     evaluate,
     measure,
-    root,
     vital_signs,
 )
+from dladmm.training.methods import execution_of, own_method, raises_rho, refuse_own_settings
 from dladmm.training.passes import Passes
-
-
-class ConvergenceNotGuaranteed(UserWarning):
-    """rho is not above 2H."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What training gives back."""
-
-    status: Status
-    history: History
-    certificate: Certificate
-    module: nn.Module
-    state: State
-
-    def save(self, path: str | os.PathLike[str], *, state: bool = True) -> None:
-        """Write network, history, certificate and (``state``) the last iterate; ``dladmm.load_model`` reads it."""
-        from dladmm.training.checkpoint import save_model
-
-        save_model(self, path, state=state)
-
-    def __repr__(self) -> str:
-        accuracy = self.history.last("train_accuracy")
-        shown = "" if accuracy is None else f", train accuracy {accuracy:.4f}"
-        certified = "certified" if self.certificate.certified else "not certified"
-        if self.certificate.accelerated:
-            certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
-        if self.certificate.streaming:
-            certified = "streaming, nothing claimed"
-        if self.certificate.baseline is not None:
-            certified = f"baseline {self.certificate.baseline}"
-        return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
+from dladmm.training.result import ConvergenceNotGuaranteed, Result
+from dladmm.training.snapshot import resume_snapshot, take_snapshot
+from dladmm.training.verdict import certify_run, rose, settled, unbounded
 
 
 class Trainer:
@@ -84,7 +49,8 @@ class Trainer:
 
     Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
     iteration in the place of dlADMM's (:mod:`dladmm.engine.method`). With ``comm`` every rank has a trainer of its own
-    rows, and history, decisions, certificate and status are the same on all of them.
+    rows, and history, decisions, certificate and status are the same on all of them. ``start`` is the Lagrangian before
+    the first iteration, ``exempt`` lists iterations that the theory says nothing about.
     """
 
     def __init__(
@@ -120,72 +86,34 @@ class Trainer:
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.starting_nu(rho))
         self.baseline: str | None = None
-        self.method = self._own_method() if method is None else self._other_method(method)
+        self.method: Method
+        if method is None:
+            self.method = own_method(self.engine, self.state, options, batches, seed, scaling)
+        else:
+            refuse_own_settings(options)
+            other = self.method = method(self.engine, self.state)
+            self.engine, self.baseline = other.engine, other.name
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
         """Where a streaming run stands; None in the other modes."""
         self.history = History()
-        self.guarantee = guarantee(
-            rho,
-            risk.H,
-            chain.follows_forward,
-            options.mode == "accelerated",
-            self.baseline,
-            options.mode == "streaming",
-        )
-        self._exempt = [1] if options.start == "paper" else []
+        accelerated, streaming = (options.mode == mode for mode in ("accelerated", "streaming"))
+        follows = chain.follows_forward
+        self.guarantee = guarantee(rho, risk.H, follows, accelerated, self.baseline, streaming)
+        self.exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
         self._every = options.diagnostics_every or every
-        self._start = float(self.engine.energy(self.state).lagrangian)
-        if not math.isfinite(self._start):
+        self.start = float(self.engine.energy(self.state).lagrangian)
+        if not math.isfinite(self.start):
             raise InputError(
-                f"the network's first pass gives {self._start}: X, y or the initial weights are not finite, or "
+                f"the network's first pass gives {self.start}: X, y or the initial weights are not finite, or "
                 f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
             )
         self._requested: Status | None = None
         self._restored = False
-        replays = (
-            self.options.compile
-            and x.is_cuda
-            and isinstance(self.method, Plain)
-            and self.engine.recordable
-            and comm.alone
-        )
-        self._advance: Callable[[], Tensor | None]
-        self._advance = self._move
-        if replays:
+        self.engine.how = execution_of(options, self.method, self.engine)
+        self._advance: Callable[[], Tensor | None] = self._move
+        if self.engine.how.recorded:
             self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
-        self.engine.how = Execution(
-            compiled=options.compile,
-            recorded=replays,
-            rounded_directions=options.precision == "bfloat16",
-        )
-
-    def _own_method(self) -> Method:
-        if self.options.mode == "convergent":
-            return Plain(self.engine)
-        if self.options.mode == "accelerated":
-            return Accelerated(self.engine, self.state, self.options.dropout, self._seed)
-        assert self._batches is not None
-        o = self.options
-        return Streaming(
-            self.engine,
-            self.state,
-            self._batches,
-            o.max_iter,
-            o.streaming,
-            o.dropout,
-            self._seed,
-            self._scaling,
-        )
-
-    def _other_method(self, make: MethodFactory) -> Method:
-        """Another method, which starts feasible and brings the engine it is measured with."""
-        o = self.options
-        if o.mode != "convergent" or o.start != "feasible" or o.rho_rule is not None:
-            raise InputError("mode, start and rho_rule are settings of dlADMM; leave them out beside method.")
-        method = make(self.engine, self.state)
-        self.engine, self.baseline = method.engine, method.name
-        return method
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
@@ -207,8 +135,8 @@ class Trainer:
         if self.passes is not None and self.passes.batch > 0 and self.state is kept:  # ended in mid-pass
             self.restore(self.passes.network())
         self.engine.workspace.release()
-        certificate = self._certify()
-        if status is Status.MAX_ITER and not certificate.covered and self._rose():
+        certificate = certify_run(self, self._restored)
+        if status is Status.MAX_ITER and not certificate.covered and rose(self.history, self.start):
             status = Status.DIVERGED
         result = Result(status, self.history, certificate, self._module(self.state.params), self.state)
         for callback in self.told():
@@ -261,7 +189,8 @@ class Trainer:
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
                         kept_block[name].copy_(p)
-                self._adapt_rho(k)
+                if self.options.rho_rule is not None and raises_rho(self.history, self.state, self.engine):
+                    self.exempt.append(k + 1)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
                 if not self.comm.alone and self.history.n_iter < k:
@@ -272,7 +201,7 @@ class Trainer:
                     return Status.INTERRUPTED
                 self._requested = Status.INTERRUPTED
             self.agreed_request()
-            if self._unbounded():
+            if unbounded(self.history, self.start):
                 return Status.DIVERGED
             if self._converged():
                 return Status.CONVERGED
@@ -298,7 +227,7 @@ class Trainer:
         elif self.options.rho_rule is not None:
             row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
-        descent = (self._start if previous is None else previous) - float(row["lagrangian"] or 0.0)
+        descent = (self.start if previous is None else previous) - float(row["lagrangian"] or 0.0)
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
         self._restored = False
         return None
@@ -329,134 +258,36 @@ class Trainer:
         row = evaluate(self.engine, self.state, self.validation)
         if self.options.mode == "streaming":  # not a stationary point of the monitor sample's own problem
             return row
-        row["stationarity"] = math.sqrt(float(self._measuring.stationarity(self.state)))
+        row["stationarity"] = math.sqrt(float(self.measuring.stationarity(self.state)))
         return row
 
     @property
-    def _measuring(self) -> Engine:
+    def measuring(self) -> Engine:
         """The engine as it measures, outside of iterations: nothing rounded, nothing compiled."""
         return self.engine.seen_as(how=EAGER)
 
     # Judging -----------------------------------------------------------------------------------------------------
 
     def _converged(self) -> bool:
-        if self.options.mode == "accelerated" and self._settled():
+        if self.options.mode == "accelerated" and settled(self.history, self.options.eps_rel):
             return True
         if self.options.mode == "streaming":
             return False
         r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
         return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
 
-    def _settled(self) -> bool:
-        """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
-        values = [value for value in self.history["lagrangian"][-11:] if value is not None]
-        return len(values) == 11 and values[0] - values[-1] < self.options.eps_rel * abs(values[-1])
-
-    def _unbounded(self) -> bool:
-        return (self.history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(self._start))
-
-    def _rose(self) -> bool:
-        """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
-        first, last = self.history["lagrangian"][0], self.history["lagrangian"][-1]
-        return first is not None and last is not None and last > max(first, self._start)
-
-    def _certify(self) -> Certificate:
-        accelerated = self.options.mode == "accelerated"
-        certificate = certify(
-            self._measuring,
-            self.state,
-            self.history,
-            self._start,
-            self._exempt,
-            accelerated,
-            self.baseline,
-            self.options.mode == "streaming",
-        )
-        if not self._restored:
-            return certificate
-        energy = self.engine.energy(self.state)  # the history's last row tells of another iterate
-        measured = {
-            "lagrangian": float(energy.lagrangian),
-            "primal_residual": root(float(energy.residual_squared)),
-            "dual_optimality": root(float(self.engine.dual_optimality(self.state))),
-            "stationarity": root(float(self._measuring.stationarity(self.state))),
-        }
-        pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
-        return replace(certificate, **pairs)  # type: ignore[arg-type]
-
-    # Acting ----------------------------------------------------------------------------------------------------
-
-    def _adapt_rho(self, k: int) -> None:
-        """The authors' rule: ten times rho and both starts when the training loss rose three times running."""
-        if self.options.rho_rule is None or k < 4:
-            return
-        losses = [value for value in self.history["loss"][-4:] if value is not None]
-        if len(losses) == 4 and losses[0] < losses[1] < losses[2] < losses[3] and self.state.rho < 0.1:
-            self.state.rho = min(10 * self.state.rho, 0.1)
-            o = self.engine.options
-            self.engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
-            self._exempt.append(k + 1)
-
     # Saving and resuming ---------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a later run needs to go on bit for bit: tensors by name, and what JSON can hold."""
-        tensors = {"u": self.state.u}
-        for l in range(len(self.engine.chain)):
-            tensors |= {f"params.{l}.{name}": p for name, p in self.state.params[l].items()}
-            tensors |= {f"outputs.{l}": self.state.outputs[l], f"predictions.{l}": self.state.predictions[l]}
-            for name, number in self.state.curvatures[l].items():
-                tensors[f"memory.{l}.{name}"] = torch.as_tensor(number, dtype=torch.float64)
-        tensors |= {f"memory.{name}": tensor for name, tensor in self.engine.carried(self.state).items()}
-        options = self.engine.options
-        held, method = self.method.snapshot()
-        tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
-        meta = {
-            "iteration": self._iteration(),
-            "method": method,
-            "rho": self.state.rho,
-            "nu": self.state.nu,
-            "alpha0": options.alpha0,
-            "t0": options.t0,
-            "start": self._start,
-            "exempt": list(self._exempt),
-            "history": self.history.to_dict(),
-        }
-        return tensors, meta
+        return take_snapshot(self)
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
-        expected, _ = self.snapshot()
-        if meta.get("iteration", self._iteration()) != self._iteration():
-            raise InputError(
-                f"the snapshot is of a run with {meta['iteration']}, this run has {self._iteration()}."
-            )
-        varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
-        named = {name for name in tensors if not name.startswith(varying)}
-        wrong = sorted(named ^ {name for name in expected if not name.startswith(varying)})
-        wrong += [n for n in sorted(named & set(expected)) if tensors[n].shape != expected[n].shape]
-        wrong += [n for n in sorted(named & set(expected)) if tensors[n].dtype != expected[n].dtype]
-        if wrong:
-            raise InputError(
-                f"the snapshot does not fit this run's data, network or dtype: {', '.join(wrong)}."
-            )
-        for name in named:
-            expected[name].copy_(tensors[name])
-        held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
-        self.method.resume(held, meta.get("method", {}))
-        for name, value in tensors.items():
-            if name.startswith("memory."):
-                _, l, key = name.split(".", 2)
-                if value.ndim == 0:
-                    self.state.curvatures[int(l)][key] = float(value)
-                else:
-                    self.engine.carry(self.state, int(l), key, value.to(self.state.u.device))
-        self.state.rho, self.state.nu = float(meta["rho"]), float(meta["nu"])
-        self.engine.options = replace(self.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
-        self._start, self._exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
-        self.history = History(meta["history"])
+        resume_snapshot(self, tensors, meta)
 
-    def _iteration(self) -> str:
+    @property
+    def iteration_kind(self) -> str:
         """What makes an iteration, by name: a snapshot fits only a run of the same method."""
         return self.baseline or f"dladmm {self.options.mode}"
 

@@ -1,0 +1,45 @@
+"""What training gives back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from torch import nn
+
+from dladmm.base.history import History, Status
+from dladmm.engine.certificate import Certificate
+from dladmm.engine.state import State
+
+
+class ConvergenceNotGuaranteed(UserWarning):
+    """rho is not above 2H."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training gives back."""
+
+    status: Status
+    history: History
+    certificate: Certificate
+    module: nn.Module
+    state: State
+
+    def save(self, path: str | os.PathLike[str], *, state: bool = True) -> None:
+        """Write network, history, certificate and (``state``) the last iterate; ``dladmm.load_model`` reads it."""
+        from dladmm.training.checkpoint import save_model
+
+        save_model(self, path, state=state)
+
+    def __repr__(self) -> str:
+        accuracy = self.history.last("train_accuracy")
+        shown = "" if accuracy is None else f", train accuracy {accuracy:.4f}"
+        certified = "certified" if self.certificate.certified else "not certified"
+        if self.certificate.accelerated:
+            certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"
+        if self.certificate.streaming:
+            certified = "streaming, nothing claimed"
+        if self.certificate.baseline is not None:
+            certified = f"baseline {self.certificate.baseline}"
+        return f"Result({self.status.name}, {self.history.n_iter} iterations{shown}, {certified})"
