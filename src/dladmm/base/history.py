@@ -106,6 +106,7 @@ class Status(Enum):
 
     CONVERGED = "Converged: primal residual and stationarity are below their tolerances."
     MAX_ITER = "Stopped after max_iter iterations, before the tolerances were met."
+    PASSES_MADE = "All planned passes over the data were made."
     # Baselines end with this status too, so it gives no advice about rho: the certificate does where it applies.
     DIVERGED = (
         "Diverged: the augmented Lagrangian, which should fall, has grown; "
@@ -123,6 +124,11 @@ class Status(Enum):
     def ok(self) -> bool:
         """Whether the run did not fail."""
         return self not in (Status.DIVERGED, Status.NON_FINITE)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all iterations that were asked for were made."""
+        return self in (Status.MAX_ITER, Status.PASSES_MADE)
 
     def __str__(self) -> str:
         return self.value

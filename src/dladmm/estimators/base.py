@@ -217,7 +217,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
     def _set_fitted(self, result: Result, loss: Loss, max_iter: int) -> None:
         """Store the result and warn where training did not converge; streaming mode ends after its passes."""
         self._remember(result, loss)
-        if result.status is Status.MAX_ITER and self.mode != "streaming":
+        if result.status is Status.MAX_ITER:
             warnings.warn(
                 f"{result.status} Raise max_iter (now {max_iter}) or tol (now {self.tol:g}) to converge.",
                 ConvergenceWarning,

@@ -136,7 +136,7 @@ class Trainer:
             self.restore(self.passes.network())
         self.engine.workspace.release()
         certificate = certify_run(self, self._restored)
-        if status is Status.MAX_ITER and not certificate.covered and rose(self.history, self.start):
+        if status.complete and not certificate.covered and rose(self.history, self.start):
             status = Status.DIVERGED
         result = Result(status, self.history, certificate, self._module(self.state.params), self.state)
         for callback in self.told():
@@ -207,7 +207,7 @@ class Trainer:
                 return Status.CONVERGED
             if self._requested is not None:
                 return self._requested
-        return Status.MAX_ITER
+        return Status.MAX_ITER if self.passes is None else Status.PASSES_MADE
 
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
