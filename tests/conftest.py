@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from dladmm.training import verdict
+from dladmm.training import diagnostics
 
 settings.register_profile("suite", max_examples=36, deadline=None, derandomize=True)
 settings.load_profile("suite")
@@ -25,11 +25,11 @@ def rng() -> torch.Generator:
 @pytest.fixture(autouse=True)
 def no_accelerated_run_rises(monkeypatch: pytest.MonkeyPatch) -> None:
     """The safeguard's promise, asked of every accelerated run that any test of this process makes."""
-    certify = verdict.certify
+    certify = diagnostics.certify
 
     def checked(*args, **kwargs):
         certificate = certify(*args, **kwargs)
         assert certificate.monotone or not certificate.accelerated, str(certificate)
         return certificate
 
-    monkeypatch.setattr(verdict, "certify", checked)
+    monkeypatch.setattr(diagnostics, "certify", checked)

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dladmm import InputError, mlp, train
 from dladmm.api import stream_batches
-from dladmm.api.stream_sources import DatasetSource, RowSource, is_stream
+from dladmm.api.row_checks import is_stream
+from dladmm.api.stream_sources import DatasetSource, RowSource
 from dladmm.base.errors import BatchError
 from dladmm.engine.batches import default_batch_size, default_passes
 

@@ -16,7 +16,7 @@ import torch
 from scipy import sparse
 from torch import Tensor, nn
 
-from dladmm.api.stream_sources import is_stream
+from dladmm.api.row_checks import is_stream
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Communicator, current, share

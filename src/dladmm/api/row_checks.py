@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from dladmm.blocks import Params
 from dladmm.compute.communicator import ALONE, Communicator
@@ -24,6 +27,26 @@ from dladmm.training.checks import (
     check_targets,
     to_array,
 )
+
+
+def is_stream(X: Any) -> bool:
+    """Whether X brings its own batches (and targets): no array, and no function of ``(rank, world)``."""
+    if isinstance(X, (Dataset, DataLoader)):
+        return True
+    if isinstance(X, (Tensor, np.ndarray, str, bytes, dict)) or sparse.issparse(X) or hasattr(X, "__array__"):
+        return False
+    if isinstance(X, (list, tuple)):
+        return len(X) > 0 and isinstance(X[0], tuple)
+    return hasattr(X, "__iter__") or (callable(X) and takes_nothing(X))
+
+
+def takes_nothing(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
-from dladmm.api.row_checks import RowChecks
+from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
-from dladmm.api.stream_sources import is_stream
 from dladmm.api.streams import (
     check_passes,
     first_batches,

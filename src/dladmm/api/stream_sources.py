@@ -7,7 +7,6 @@ iterators, generators, functions) keeps its own order and batches.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
@@ -38,26 +37,6 @@ class Source(Protocol):
 
     def one_pass(self, number: int, skip: int = 0) -> Iterator[Any]:
         """The batches of pass ``number`` (from 0), without the first ``skip``."""
-
-
-def is_stream(X: Any) -> bool:
-    """Whether X brings its own batches (and targets): no array, and no function of ``(rank, world)``."""
-    if isinstance(X, (Dataset, DataLoader)):
-        return True
-    if isinstance(X, (Tensor, np.ndarray, str, bytes, dict)) or sparse.issparse(X) or hasattr(X, "__array__"):
-        return False
-    if isinstance(X, (list, tuple)):
-        return len(X) > 0 and isinstance(X[0], tuple)
-    return hasattr(X, "__iter__") or (callable(X) and takes_nothing(X))
-
-
-def takes_nothing(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called without arguments."""
-    try:
-        inspect.signature(function).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def source_of_stream(X: Any, batch_size: int | None, seed: int) -> Source:

@@ -11,8 +11,9 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from dladmm.api.row_checks import is_stream
 from dladmm.api.stream_batches import Check, CheckedBatches, FirstRows, Together, naming
-from dladmm.api.stream_sources import RowSource, Source, is_stream, source_of_stream
+from dladmm.api.stream_sources import RowSource, Source, source_of_stream
 from dladmm.base.errors import InputError
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.communicator import Communicator

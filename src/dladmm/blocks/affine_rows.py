@@ -17,8 +17,7 @@ from dladmm.compute.chunks import over
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
 from dladmm.compute.work import Work, added
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
-from dladmm.solvers.linear_input import majorised_length, solved_step
-from dladmm.solvers.subproblems import Anchor, Step, Term, line_search
+from dladmm.solvers.subproblems import Anchor, Step, Term, line_search, majorised_length, solved_step
 
 ROWS_PER_INPUT = 4
 """With so many rows for every input, two steps of W are cheaper on the Gram matrix of the data than on its rows."""

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import check_setting
+from dladmm.compute.execution import one_launch
 from dladmm.compute.passes import ratio
+from dladmm.compute.work import Work
 
 Params = dict[str, Tensor]
 """B_l of the paper: the named parameters of one block."""
@@ -203,3 +205,48 @@ def rise_of_square(change: Tensor, residual: Tensor, out: Tensor | None = None) 
     """
     products = torch.add(change, residual, alpha=2, out=out).mul_(change)
     return products.reshape(-1, products.shape[-1]).sum(1).sum(dtype=torch.float64)
+
+
+def majorised_length(
+    d_squared: Tensor, moved_squared: Tensor, anchor: Anchor, term: Term, work: Work
+) -> tuple[Tensor, Step]:
+    """How far to go against the gradient d, tau by Algorithms 3 and 7 in closed form, and what that promises.
+
+    Everything is over nu: ``q = nu (c ||K d||^2 + ||d||^2) / ||d||^2`` is the curvature along d, for all samples
+    together or for each. Given are the squared lengths of the rows of d and of K d, or those of all rows, each as often
+    as it counts.
+    """
+    if d_squared.ndim > 0 and work.counts is not None:
+        d_squared, moved_squared = d_squared * work.counts[:, 0], moved_squared * work.counts[:, 0]
+    if not work.options.tau_per_sample:
+        d_squared, moved_squared = work.total(d_squared.sum(), moved_squared.sum())
+    length, squared, rate = _majorised_numbers(
+        work.how,
+        d_squared,
+        moved_squared,
+        c=term.weight / anchor.weight,
+        nu=anchor.weight,
+        start=work.options.t0,
+        growth=work.options.growth,
+    )
+    return length, Step("a", squared, rate, own=work.options.tau_per_sample)
+
+
+@one_launch
+def _majorised_numbers(
+    d_squared: Tensor, moved_squared: Tensor, *, c: float, nu: float, start: float | None, growth: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Length of the step, its square with that of the direction, and what it promises."""
+    tau = backtracked(nu * (c * ratio(moved_squared, d_squared) + 1), start, growth)
+    length = torch.where(d_squared > 0, nu / tau, torch.zeros_like(tau))
+    squared = d_squared * length.square()
+    total = squared.sum()
+    return length, total, ratio((tau * squared).sum(), total, nu) / 2
+
+
+def solved_step(squared: Tensor, moved_squared: Tensor, c: float, anchor: Anchor) -> Step:
+    """What a solved input promises: half its move's squared length in the subproblem's own metric.
+
+    Every sample is solved by itself, so that the lengths are those of this process's rows.
+    """
+    return Step("a", squared, anchor.weight * (c * ratio(moved_squared, squared) + 1) / 2, own=True)

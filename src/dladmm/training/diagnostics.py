@@ -1,4 +1,4 @@
-"""What is measured of an iterate, and what all ranks agree on after it.
+"""What is measured of an iterate, what all ranks agree on after it, and the verdict on a run.
 
 Cheap quantities are measured in every iteration, those that cost products now and then.
 """
@@ -8,20 +8,26 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dladmm.base.history import Status, Value
+from dladmm.base.history import History, Status, Value
 from dladmm.blocks import Step
 from dladmm.compute.chunks import joined
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
+from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.state import Energy, State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Trainer
 
 
 def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
@@ -204,3 +210,46 @@ def fingerprint(params: Sequence[dict[str, Tensor]]) -> int:
             own = int(p.detach().contiguous().view(bits).sum(dtype=torch.int64))
             mark = (mark * 1000003 + own) & 0x7FFFFFFFFFFFFFFF
     return mark
+
+
+def settled(history: History, eps_rel: float) -> bool:
+    """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
+    values = [value for value in history["lagrangian"][-11:] if value is not None]
+    return len(values) == 11 and values[0] - values[-1] < eps_rel * abs(values[-1])
+
+
+def unbounded(history: History, start: float) -> bool:
+    """Whether the Lagrangian has grown beyond all bounds."""
+    return (history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(start))
+
+
+def rose(history: History, start: float) -> bool:
+    """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
+    first, last = history["lagrangian"][0], history["lagrangian"][-1]
+    return first is not None and last is not None and last > max(first, start)
+
+
+def certify_run(trainer: Trainer, restored: bool) -> Certificate:
+    """The certificate of a run; ``restored`` says that the history's last row tells of another iterate."""
+    accelerated = trainer.options.mode == "accelerated"
+    certificate = certify(
+        trainer.measuring,
+        trainer.state,
+        trainer.history,
+        trainer.start,
+        trainer.exempt,
+        accelerated,
+        trainer.baseline,
+        trainer.options.mode == "streaming",
+    )
+    if not restored:
+        return certificate
+    energy = trainer.engine.energy(trainer.state)
+    measured = {
+        "lagrangian": float(energy.lagrangian),
+        "primal_residual": root(float(energy.residual_squared)),
+        "dual_optimality": root(float(trainer.engine.dual_optimality(trainer.state))),
+        "stationarity": root(float(trainer.measuring.stationarity(trainer.state))),
+    }
+    pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
+    return replace(certificate, **pairs)  # type: ignore[arg-type]

@@ -31,17 +31,20 @@ from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.diagnostics import (
     Agreement,
+    certify_run,
     converged,
     diagnostics_interval,
     evaluate,
     measure,
+    rose,
+    settled,
+    unbounded,
     vital_signs,
 )
 from dladmm.training.methods import execution_of, own_method, raises_rho, refuse_own_settings
 from dladmm.training.passes import Passes
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 from dladmm.training.snapshot import resume_snapshot, take_snapshot
-from dladmm.training.verdict import certify_run, rose, settled, unbounded
 
 
 class Trainer:
