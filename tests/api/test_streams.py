@@ -297,8 +297,8 @@ def test_default_passes():
     for n_rows in (20, 150, 1000, 5000, 20_000, 49_999):
         steps = round(n_rows / default_batch_size(n_rows, convolutions=False)) or 1
         passes = default_passes(n_rows)
-        assert 10 <= passes <= 100
-        assert passes in (10, 100) or 2000 <= passes * steps < 2000 + steps
+        assert 20 <= passes <= 100
+        assert passes in (20, 100) or 200 <= passes * steps < 200 + steps
     assert default_passes(1000, 1000) == 100
 
 

@@ -170,7 +170,7 @@ def test_masked_targets_do_not_count(sequences):
     assert kept.certificate.certified
     with pytest.raises(InputError, match="target_mask must hold True and False in the shape"):
         train(network(LAYERS[0], last=False), X, largest, target_mask=mask[:, 0])
-    with pytest.raises(InputError, match="leaves no target"):
+    with pytest.raises(InputError, match="excludes every target"):
         train(network(LAYERS[0], last=False), X, largest, target_mask=np.zeros_like(mask))
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import distributed_tasks as tasks
 from distributed_pool import Pool
+from dladmm.engine.streaming_options import StreamingOptions
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,9 @@ def test_two_ranks_are_one_process_on_the_union(pool, settings):
 
 def test_arrays_cut_among_ranks_train_as_well_as_one_process(pool):
     """Each rank shuffles its own rows: other batches than those of one process, of the same size, as good a network."""
-    (alone,) = pool.run(tasks.streamed, 1, "arrays", {"batch_size": 24})
-    both = pool.run(tasks.streamed, 2, "arrays", {"batch_size": 24})[0]
+    options = {"batch_size": 24, "streaming": StreamingOptions(smoothing=0.1)}
+    (alone,) = pool.run(tasks.streamed, 1, "arrays", options)
+    both = pool.run(tasks.streamed, 2, "arrays", options)[0]
     losses = [run["history"]["val_loss"][-1] for run in (alone, both)]
     assert losses[1] < 1.15 * losses[0] + 0.02
     assert both["history"]["val_accuracy"][-1] >= alone["history"]["val_accuracy"][-1] - 0.07
