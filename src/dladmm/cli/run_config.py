@@ -25,7 +25,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 """Types of the settings; those not listed are strings."""
 
 
-BY_MODE, ITERATIONS = 0, 200
+BY_MODE, ITERATIONS = -1, 200
 """``max_iter`` that nobody gave: 200 iterations, and in streaming mode passes by the number of rows."""
 
 
