@@ -63,7 +63,9 @@ autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
     "exclude-members": "get_metadata_routing, "
-    + ", ".join(f"set_{name}_request" for name in ("fit", "predict", "predict_proba", "score")),
+    + ", ".join(
+        f"set_{name}_request" for name in ("fit", "partial_fit", "predict", "predict_proba", "score")
+    ),
 }
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -73,7 +75,7 @@ python_use_unqualified_type_names = True
 
 # What signatures are cut into, and two names that their docstrings give without their module
 nitpick_ignore_regex = [
-    (r"py:class", r"dict\[str|optional|Tensor|Module"),
+    (r"py:class", r"dict\[(str|Hashable)|tuple\[bool|optional|Tensor|Module|Shards|EntryProblem"),
     (r"py:obj", r"typing\.Literal\[.*"),
     (r"py:func", r"estimated|save_model"),
 ]
@@ -215,24 +217,9 @@ def _numpydoc_sections(
     lines[:] = shown
 
 
-def _existing_pages(_app: Sphinx, docname: str, source: list[str]) -> None:
-    """The index names some pages that may not be there yet, and ends one list with ``*``: all that it does not name."""
-    if docname == "index":
-        here = {page.stem for page in HERE.glob("*.md")} - {"index"}
-        listed = source[0].split("\n")
-        lines = [line for line in listed if line not in MAYBE or line in here]
-        i = lines.index("*")
-        lines[i : i + 1] = sorted(here - set(listed))
-        source[0] = "\n".join(lines)
-
-
-MAYBE = ("distributed", "scaling", "reliability", "security")
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_post_transform(NamesInProse)
     app.connect("autodoc-process-docstring", _numpydoc_sections)
     app.connect("autodoc-process-docstring", _plain_signs)
-    app.connect("source-read", _existing_pages)
     app.connect("missing-reference", _exists_elsewhere)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

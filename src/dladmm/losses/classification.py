@@ -136,7 +136,7 @@ class Classification(Loss):
 class CrossEntropy(Classification):
     """argmin_z logsumexp(z) - y^T z + (r/2)||z - v||^2, softmax cross-entropy; equations (5) and (15).
 
-    Solved exactly by Newton's method in one unknown per row, see :func:`softmax_prox`. Targets are class indices (N,)
+    Solved exactly by Newton's method in one unknown per row, see ``softmax_prox``. Targets are class indices (N,)
     or soft labels (N, n_classes) whose rows sum to 1.
     """
 

@@ -91,7 +91,7 @@ class SubproblemOptions:
         times this times sqrt(n), between the mean eigenvalue and the trace. Such a layer has so many inputs that it
         would fit whatever is asked of it and leave nothing for the convolutions. ``None`` treats it like the others.
     ``ramps``
-        A sweep of accelerated mode sees the ramp through a jump instead of the jump (:mod:`dladmm.blocks.ramp`).
+        A sweep of accelerated mode sees a ramp in the place of a jump (:mod:`dladmm.solvers.jump_surrogate`).
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
     ``max_backtracks``
