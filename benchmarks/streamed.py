@@ -55,11 +55,11 @@ class Streamed:
         self.x_test = images.x_test if scaling is None else scaling.apply(images.x_test)
 
     def one_pass(self, tick: Callable[[], None]) -> None:
-        def goes_on() -> bool:
+        def after_batch() -> bool:
             tick()
             return True
 
-        self.method.goes_on = goes_on
+        self.method.after_batch = after_batch
         with product_precision(self.trainer.options.precision):
             self.method.iterate(self.trainer.state, lambda state, steps: None)
 

@@ -161,13 +161,13 @@ def test_a_blind_factor_is_the_other_factor_or_a_safe_one():
     gram = x.T @ x
     for one, other in zip(
         damped_cholesky(gram, 0.1, torch.float64),
-        damped_cholesky(gram, 0.1, torch.float64, blind=True),
+        damped_cholesky(gram, 0.1, torch.float64, without_waiting=True),
         strict=True,
     ):
         torch.testing.assert_close(one, other)
     indefinite = gram - 2 * torch.eye(6, dtype=torch.float64)
     indefinite[0, 0] = -1.0
-    lower, delta = damped_cholesky(indefinite, 0.0, torch.float64, blind=True)
+    lower, delta = damped_cholesky(indefinite, 0.0, torch.float64, without_waiting=True)
     torch.testing.assert_close(lower @ lower.T, delta * torch.eye(6, dtype=torch.float64))
     assert float(delta) >= float(torch.linalg.eigvalsh(indefinite).max())
 

@@ -16,10 +16,13 @@ from dladmm import MLPClassifier, mlp, train
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError
 from dladmm.baselines import train as train_baseline
-from dladmm.compute.chunks import Again, joined, memmap_of, over
+from dladmm.blocks import Term, Work
+from dladmm.blocks.affine_rows import ChunkProducts
+from dladmm.compute.chunks import concatenated, in_chunks, memmap_of
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN
 from dladmm.engine.memory_limit import bytes_of, needs_of
 from dladmm.engine.options import make_options
+from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.result import ConvergenceNotGuaranteed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -379,22 +382,20 @@ def test_the_command_line_says_what_it_needs_and_keeps_to_it(tmp_path):
 
 def test_chunks_are_cut_alike_and_joined_in_order():
     x, rows = torch.arange(14.0).reshape(7, 2), torch.arange(7.0)[:, None]
-    assert [len(part) for part, _, none in over(3, x, rows, None) if none is None] == [3, 3, 1]
-    assert next(over(None, x))[0] is x
-    torch.testing.assert_close(joined(3, torch.mul, x, rows), x * rows)
+    assert [len(part) for part, _, none in in_chunks(3, x, rows, None) if none is None] == [3, 3, 1]
+    assert next(in_chunks(None, x))[0] is x
+    torch.testing.assert_close(concatenated(3, torch.mul, x, rows), x * rows)
 
 
-def test_one_chunk_is_made_once_several_are_made_again():
-    made = []
-
-    def make():
-        for i in range(2):
-            made.append(i)
-            yield i
-
-    kept = Again(make, keep=True)
-    assert [*kept, *kept] == [0, 1, 0, 1]
-    assert made == [0, 1]
-    again = Again(make, keep=False)
-    assert [*again, *again] == [0, 1, 0, 1]
-    assert made == [0, 1, 0, 1, 0, 1]
+@pytest.mark.parametrize(("chunk_rows", "times"), [(None, 1), (3, 6)])
+def test_products_of_one_chunk_are_made_once_of_several_each_time(chunk_rows, times, monkeypatch):
+    A, prediction = torch.randn(7, 4), torch.zeros(7, 2)
+    made, product = [], torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *args, **out: made.append(1) or product(*args, **out))
+    work = Work(SubproblemOptions(), chunk_rows=chunk_rows)
+    heading = torch.randn(2, 4)
+    products = ChunkProducts(A, heading, Term(1.0, prediction, prediction), work)
+    for _ in range(2):
+        found = torch.cat([moved.clone() for _, _, moved in products])
+        torch.testing.assert_close(found, A @ heading.T)
+    assert len(made) == times

@@ -85,7 +85,7 @@ def test_a_run_resumed_in_mid_pass_has_the_same_bits():
         whole.iterate(state, looked)
     cut.iterate(cut_state, looked)
     left = iter([True, False])
-    cut.goes_on = lambda: next(left)
+    cut.after_batch = lambda: next(left)
     cut.iterate(cut_state, looked)
     assert (cut.finished_passes, cut.done_in_pass) == (1, 2)
     tensors, meta = cut.snapshot()

@@ -150,7 +150,7 @@ def test_every_batch_is_told_and_nothing_is_asked_without_need(rows):
 
     class Looks(Callback):
         def on_epoch_end(self, trainer):
-            assert trainer.method.goes_on is None
+            assert trainer.method.after_batch is None
 
     run(rows, [Looks(), EarlyStopping("loss")], max_iter=1)
 

@@ -72,7 +72,7 @@ class MiniBatchMethod:
         self.optimizer = make_optimizer([p for block in self._leaves for p in block.values()])
         self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.finished_passes = self.done_in_pass = 0
-        self.goes_on: Callable[[], bool] = lambda: True
+        self.after_batch: Callable[[], bool] = lambda: True
         """Asked after every batch; False ends the pass early."""
         self._synchronise(state)
 
@@ -84,7 +84,7 @@ class MiniBatchMethod:
         for batch in self.batches.one_pass(self.finished_passes, self.done_in_pass):
             self.step(batch)
             self.done_in_pass += 1
-            if not self.goes_on():
+            if not self.after_batch():
                 break
         else:
             self.finished_passes, self.done_in_pass = self.finished_passes + 1, 0

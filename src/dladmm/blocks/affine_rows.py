@@ -13,7 +13,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from dladmm.compute.chunks import over
+from dladmm.compute.chunks import in_chunks
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
 from dladmm.compute.work import Work, added
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
@@ -148,7 +148,7 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
         ]
         d_squared, moved_squared = (reduce(Tensor.add_, both) for both in zip(*norms, strict=True))
     length, step = majorised_length(d_squared, moved_squared, anchor, term, work)
-    lengths = over(work.chunk_rows, length) if length.ndim else repeat((length,))
+    lengths = in_chunks(work.chunk_rows, length) if length.ndim else repeat((length,))
     ties = [
         part.descend(a_own, d, moved, far, Anchor(anchor.weight, value), own)
         for (part, own, a_own, value, d, moved), (far,) in zip(
@@ -170,7 +170,7 @@ def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Ste
 
     def make() -> Tensor:
         gram = full_precision_gram((W.T if narrow else W).double())
-        factor, _ = damped_cholesky(gram, 1 / c, torch.float64, blind=work.how.avoids_waiting(W))
+        factor, _ = damped_cholesky(gram, 1 / c, torch.float64, without_waiting=work.how.avoids_waiting(W))
         return (torch.cholesky_inverse(factor) / c).to(W.dtype)
 
     inverse = work.cached("input inverse", (W,), make, (c,))

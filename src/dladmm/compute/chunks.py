@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ def slices(n_rows: int, at_once: int) -> Iterator[slice]:
     return (slice(start, min(start + at_once, n_rows)) for start in range(0, n_rows, at_once))
 
 
-def over(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
+def in_chunks(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
     """Chunk after chunk of all of them, cut alike; one that is None stays None."""
     n_rows = next(len(each) for each in rows if each is not None)
     if at_once is None or (at_once >= n_rows and all(isinstance(r, Tensor | None) for r in rows)):
@@ -37,11 +37,11 @@ def over(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(None if each is None else each[part] for each in rows)
 
 
-def joined(at_once: int | None, function: Callable[..., Tensor], *rows: Any) -> Tensor:
+def concatenated(at_once: int | None, function: Callable[..., Tensor], *rows: Any) -> Tensor:
     """``function`` of every chunk, which keeps the number of rows, put together."""
     found: Tensor | None = None
     begun = 0
-    for part in over(at_once, *rows):
+    for part in in_chunks(at_once, *rows):
         made = function(*part)
         if found is None:
             n_rows = next(len(each) for each in rows if each is not None)
@@ -52,17 +52,6 @@ def joined(at_once: int | None, function: Callable[..., Tensor], *rows: Any) -> 
         begun += len(made)
     assert found is not None
     return found
-
-
-class Again(Generic[Made]):
-    """Iterates over what ``make`` makes, each time anew; the single item of one chunk is made once and kept."""
-
-    def __init__(self, make: Callable[[], Iterator[Made]], keep: bool) -> None:
-        self._make = make
-        self._kept = list(make()) if keep else None
-
-    def __iter__(self) -> Iterator[Made]:
-        return self._make() if self._kept is None else iter(self._kept)
 
 
 class Source:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from dladmm.compute.chunks import over
+from dladmm.compute.chunks import in_chunks
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.passes import EntryProblem, advance, descend, difference, solve_entries
@@ -136,7 +136,7 @@ class Work:
 
     def chunks(self, *rows: Any) -> Iterator[tuple[Any, ...]]:
         """``(work, *chunks)`` of every chunk of rows, ``work`` having the counts of those rows."""
-        for counts, *some in over(self.chunk_rows, self.counts, *rows):
+        for counts, *some in in_chunks(self.chunk_rows, self.counts, *rows):
             yield self if counts is self.counts else replace(self, counts=counts), *some
 
     def terms(self, term: Term, *rows: Any) -> Iterator[tuple[Any, ...]]:

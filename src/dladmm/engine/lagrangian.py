@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Anchor, Step
-from dladmm.compute.chunks import Source, joined, over
+from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.passes import squared_distance, squared_norm
 from dladmm.compute.work import like_rows
 from dladmm.compute.workspace import Workspace
@@ -43,7 +43,7 @@ class MeasuredProblem(Problem):
         for l, block in enumerate(self.chain):
             v, g = self.input(state, l), state.predictions[l]
             if self.chunk_rows is None or l == len(self.chain) - 1:
-                found.append(joined(self.chunk_rows, partial(block.recompute, state.params[l]), v, g))
+                found.append(concatenated(self.chunk_rows, partial(block.recompute, state.params[l]), v, g))
             else:
                 found.append(cast(Tensor, Source(partial(again, l), tuple(g.shape), g.dtype, g.device)))
         return found
@@ -75,7 +75,7 @@ class MeasuredProblem(Problem):
         for l, (output, prediction) in enumerate(pairs[:-1]):
             tie = ties.get(l)
             if tie is None and output is not prediction:  # a feasible state may have one tensor for both
-                parts = over(self.chunk_rows, output, prediction, self.counts)
+                parts = in_chunks(self.chunk_rows, output, prediction, self.counts)
                 tie = sum((squared_distance(self.how, *part) for part in parts), zero)
             if tie is not None:
                 coupling = coupling + state.weight(l) / 2 * tie

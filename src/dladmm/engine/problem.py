@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Support, Term, Work
-from dladmm.compute.chunks import Source, joined, over
+from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.workspace import Workspace
@@ -161,7 +161,7 @@ class Problem:
         outputs: list[Tensor] = []
         for l, block in enumerate(self.chain):
             v = outputs[-1] if outputs else self.x
-            outputs.append(joined(self.chunk_rows, partial(block.forward, params[l]), v))
+            outputs.append(concatenated(self.chunk_rows, partial(block.forward, params[l]), v))
         u = -self.risk.gradient(outputs[-1])
         return State(params, outputs, [v.clone() for v in outputs], u, rho, nu)
 
@@ -170,7 +170,7 @@ class Problem:
         """:meth:`feasible_state` of the parameters the state has, in the memory the state has."""
         v = self.x
         for l, block in enumerate(self.chain):
-            for some, out in over(self.chunk_rows, v, state.outputs[l]):
+            for some, out in in_chunks(self.chunk_rows, v, state.outputs[l]):
                 block.write_forward(state.params[l], some, out)
             v = state.outputs[l]
             if state.predictions[l] is not v:
@@ -194,7 +194,7 @@ class Problem:
         for l in range(len(blocks) - 1, 0, -1):
             pull_back = partial(blocks[l].pull_back, state.params[l], work=self.work(l))
             inputs = state.outputs[l - 1], state.predictions[l], gradient
-            gradient = joined(self.chunk_rows, pull_back, *inputs)
+            gradient = concatenated(self.chunk_rows, pull_back, *inputs)
             gradients.insert(0, gradient)
         return gradients
 

@@ -111,7 +111,7 @@ class RunningLeastSquares:
         # In the run's own precision: damped by the mean eigenvalue or more, the matrix is well conditioned
         centred = centred.to(self.inverse.dtype)
         shift = damping * centred.diagonal(dim1=-2, dim2=-1).mean(-1)
-        factor, _ = damped_cholesky(centred, shift, centred.dtype, blind=True)
+        factor, _ = damped_cholesky(centred, shift, centred.dtype, without_waiting=True)
         self.scale.copy_((self.spread + TINY).rsqrt())
         self.inverse.copy_(torch.cholesky_inverse(factor))
         self.centre.copy_(self.mean)

@@ -77,7 +77,7 @@ class Streaming:
         self.samples_seen = 0.0
         """In the first pass, while nobody knows how many there will be."""
         self.next_factoring = 1
-        self.goes_on: Callable[[], bool] | None = None
+        self.after_batch: Callable[[], bool] | None = None
         """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
         self._recorded: dict[bool, Replayed] = {}
@@ -94,7 +94,7 @@ class Streaming:
         for batch in self.batches.one_pass(self.finished_passes, self.done_in_pass):
             self.step(batch)
             self.done_in_pass += 1
-            if self.goes_on is not None and not self.goes_on():
+            if self.after_batch is not None and not self.after_batch():
                 return None
         self.batches_in_pass = self.batches_in_pass or self.done_in_pass
         self.finished_passes, self.done_in_pass = self.finished_passes + 1, 0

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Anchor, Step, Term, Work
-from dladmm.compute.chunks import joined
+from dladmm.compute.chunks import concatenated
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
 from dladmm.compute.work import UpdatePlan
 from dladmm.engine.lagrangian import MeasuredProblem
@@ -130,7 +130,7 @@ class Engine(MeasuredProblem):
         def of_chunk(some: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
             return replace(self.risk, target=target, weight=weight).prox(some, rho, self.how)
 
-        return joined(self.chunk_rows, of_chunk, v, self.risk.target, self.risk.weight)
+        return concatenated(self.chunk_rows, of_chunk, v, self.risk.target, self.risk.weight)
 
 
 def gradient_share(term: Term, gradient: Tensor, work: Work) -> Tensor:

@@ -28,7 +28,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.blocks import Affine, Block, Composed, Convolution, Params
-from dladmm.compute.chunks import Source, joined, over
+from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator
 
 Inputs = TypeVar("Inputs", Tensor, Source)
@@ -105,7 +105,9 @@ class Scaling:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(deviation), dim=1, keepdim=True)
             return found
 
-        length = _mean(joined(at_once, lengths, x), sample_weight, comm=comm) / (sample_length or ROW_LENGTH)
+        length = _mean(concatenated(at_once, lengths, x), sample_weight, comm=comm) / (
+            sample_length or ROW_LENGTH
+        )
         return cls(shift, deviation * torch.where(length > 0, length, torch.ones_like(length)))
 
     @classmethod
@@ -203,7 +205,7 @@ def _largest_deviation(
 ) -> Tensor:
     """The largest ``|x - shift|`` of every feature; 1 where the feature is constant up to rounding."""
     highest, minus_lowest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
-    for (part,) in over(at_once, x):
+    for (part,) in in_chunks(at_once, x):
         if len(part):  # a rank may have no rows
             highest = torch.maximum(highest, part.amax(0))
             minus_lowest = torch.maximum(minus_lowest, -part.amin(0))
@@ -220,7 +222,7 @@ def _mean(
     comm: Communicator = ALONE,
 ) -> Tensor:
     """The weighted mean over the rows, computed in float64."""
-    own = reduce(Tensor.add_, (_sum(part, weight) for part, weight in over(at_once, x, sample_weight)))
+    own = reduce(Tensor.add_, (_sum(part, weight) for part, weight in in_chunks(at_once, x, sample_weight)))
     counted = own.new_full((), len(x)) if sample_weight is None else sample_weight.double().sum()
     total, count = comm.total(own, counted)
     return (total / count).to(x.dtype)

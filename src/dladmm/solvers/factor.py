@@ -47,14 +47,14 @@ def damped_factor(
     On a CPU it is rounded to ``dtype`` where that is harmless: exact products decide how far a direction goes, so what
     a rounded one promises holds.
     """
-    blind = how.avoids_waiting(gram)
-    lower, total = damped_cholesky(gram, shift, dtype, blind=blind)
+    without_waiting = how.avoids_waiting(gram)
+    lower, total = damped_cholesky(gram, shift, dtype, without_waiting=without_waiting)
     if on_gpu(lower):
         parts = lower.reshape(-1, *lower.shape[-2:])
         return Factor(
             torch.stack([inverse_of_triangular(L) for L in parts]).reshape(lower.shape), total, True
         )
-    if well_damped >= WELL_DAMPED and not blind and _in_range(lower.diagonal(dim1=-2, dim2=-1)):
+    if well_damped >= WELL_DAMPED and not without_waiting and _in_range(lower.diagonal(dim1=-2, dim2=-1)):
         lower = lower.to(dtype)
     return Factor(lower, total, False)
 
@@ -118,14 +118,14 @@ def inverse_of_triangular(L: Tensor) -> Tensor:
 
 
 def damped_cholesky(
-    gram: Tensor, shift: float | Tensor, precision: torch.dtype, *, blind: bool = False
+    gram: Tensor, shift: float | Tensor, precision: torch.dtype, *, without_waiting: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Cholesky factor of ``gram + delta I`` and the ``delta`` it took, at least ``shift``; also for a stack.
 
     The Gram matrix was formed in ``precision``, so it is positive definite only down to the rounding of that
     precision, which is relative to its largest eigenvalue and so to its trace; should that not be enough, delta is
     raised in factors of 100 until the factorisation exists. The caller treats delta as a proximal weight, so that
-    raising it shortens the step and never breaks descent. ``blind`` asks the device for nothing: if the first
+    raising it shortens the step and never breaks descent. ``without_waiting`` asks the device for nothing: if the first
     factorisation fails, a multiple of the identity that exceeds the Gram matrix takes its place.
     """
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -138,7 +138,7 @@ def damped_cholesky(
         return values[..., None, None] * eye
 
     factor, info = torch.linalg.cholesky_ex(gram + on_diagonal(delta))
-    for _ in range(0 if blind else 7):
+    for _ in range(0 if without_waiting else 7):
         failed = info != 0
         if not bool(failed.any()):
             return factor, delta

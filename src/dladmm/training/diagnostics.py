@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dladmm.base.history import History, Status, Value
 from dladmm.blocks import Step
-from dladmm.compute.chunks import joined
+from dladmm.compute.chunks import concatenated
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.certificate import Certificate, Recomputed, certify
@@ -90,13 +90,13 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
     if feasible and not any(block.has_statistics for block in engine.chain):
         output = state.outputs[-1]
     else:
-        output = joined(engine.chunk_rows, predict, engine.x)
+        output = concatenated(engine.chunk_rows, predict, engine.x)
     loss, accuracy = score(engine.risk, output, engine.counts, engine.comm)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
     if validation is not None:
         x, risk = validation
         row["val_loss"], row["val_accuracy"] = score(
-            risk, joined(engine.chunk_rows, predict, x), comm=engine.comm
+            risk, concatenated(engine.chunk_rows, predict, x), comm=engine.comm
         )
     return row
 

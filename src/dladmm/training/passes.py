@@ -47,9 +47,9 @@ class Passes:
     def begin(self) -> None:
         """Let the method ask after every batch whether to go on, if a callback wants to know of batches."""
         asked = [c for c in self._trainer.callbacks if type(c).on_batch_end is not Callback.on_batch_end]
-        self._method.goes_on = self._goes_on if asked else None
+        self._method.after_batch = self._after_batch if asked else None
 
-    def _goes_on(self) -> bool:
+    def _after_batch(self) -> bool:
         """Tell the callbacks of the batch; whether nobody, on any rank, wants to stop."""
         trainer = self._trainer
         for callback in trainer.told():
