@@ -212,6 +212,16 @@ def fingerprint(params: Sequence[dict[str, Tensor]]) -> int:
     return mark
 
 
+def has_converged(engine: Engine, state: State, options: TrainOptions, history: History) -> bool:
+    """Whether the last iterate meets the tolerances; accelerated mode also ends when its objective settles."""
+    if options.mode == "streaming":
+        return False
+    if options.mode == "accelerated" and settled(history, options.eps_rel):
+        return True
+    r, g = history["primal_residual"][-1], history["stationarity"][-1]
+    return r is not None and g is not None and converged(engine, state, options, r, g)
+
+
 def settled(history: History, eps_rel: float) -> bool:
     """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
     values = [value for value in history["lagrangian"][-11:] if value is not None]

@@ -32,12 +32,11 @@ from dladmm.regularizers import Regularizer
 from dladmm.training.diagnostics import (
     Agreement,
     certify_run,
-    converged,
     diagnostics_interval,
     evaluate,
+    has_converged,
     measure,
     rose,
-    settled,
     unbounded,
     vital_signs,
 )
@@ -96,12 +95,11 @@ class Trainer:
             refuse_own_settings(options)
             other = self.method = method(self.engine, self.state)
             self.engine, self.baseline = other.engine, other.name
+        # Where a streaming run stands; None in the other modes
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
-        """Where a streaming run stands; None in the other modes."""
         self.history = History()
         accelerated, streaming = (options.mode == mode for mode in ("accelerated", "streaming"))
-        follows = chain.follows_forward
-        self.guarantee = guarantee(rho, risk.H, follows, accelerated, self.baseline, streaming)
+        self.guarantee = guarantee(rho, risk.H, chain.follows_forward, accelerated, self.baseline, streaming)
         self.exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
         self._every = options.diagnostics_every or every
@@ -176,7 +174,9 @@ class Trainer:
         self._restored = True
 
     def _loop(self) -> Status:
-        if self.history.n_iter and self._converged():  # a finished run, resumed
+        if self.history.n_iter and has_converged(
+            self.engine, self.state, self.options, self.history
+        ):  # a finished run, resumed
             return Status.CONVERGED
         if self._requested is not None:
             return self._requested
@@ -206,7 +206,7 @@ class Trainer:
             self.agreed_request()
             if unbounded(self.history, self.start):
                 return Status.DIVERGED
-            if self._converged():
+            if has_converged(self.engine, self.state, self.options, self.history):
                 return Status.CONVERGED
             if self._requested is not None:
                 return self._requested
@@ -268,16 +268,6 @@ class Trainer:
     def measuring(self) -> Engine:
         """The engine as it measures, outside of iterations: nothing rounded, nothing compiled."""
         return self.engine.seen_as(how=EAGER)
-
-    # Judging -----------------------------------------------------------------------------------------------------
-
-    def _converged(self) -> bool:
-        if self.options.mode == "accelerated" and settled(self.history, self.options.eps_rel):
-            return True
-        if self.options.mode == "streaming":
-            return False
-        r, g = self.history["primal_residual"][-1], self.history["stationarity"][-1]
-        return r is not None and g is not None and converged(self.engine, self.state, self.options, r, g)
 
     # Saving and resuming ---------------------------------------------------------------------------------------
 
