@@ -7,6 +7,7 @@ iterators, generators, functions) keeps its own order and batches.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
@@ -59,7 +60,7 @@ def _refuse_batch_size(batch_size: int | None, what: str) -> None:
         raise InputError(f"{what} has its own batches; leave batch_size out.")
 
 
-class Rows:
+class ShuffledRows(ABC):
     """Rows that are read by number, shuffled anew for every pass; all batches have about the size asked for.
 
     The few rows that are left over wait for the next pass. In a batch rows lie in the order they are stored in.
@@ -82,12 +83,12 @@ class Rows:
         for j in range(skip, self._cuts):
             yield self.read(np.sort(order[j * size : (j + 1) * size]))
 
+    @abstractmethod
     def read(self, rows: np.ndarray[Any, Any]) -> Any:
         """The raw batch of these rows."""
-        raise NotImplementedError
 
 
-class RowSource(Rows):
+class RowSource(ShuffledRows):
     """Rows of an array, of a memmap (read where they lie, never the whole) or of a sparse matrix (dense per batch)."""
 
     def __init__(self, X: Any, y: Any, weight: Any, batch_size: int | None, seed: int) -> None:
@@ -117,7 +118,7 @@ def _taken(stored: Any, rows: np.ndarray[Any, Any]) -> Any:
     return viewed(found)
 
 
-class DatasetSource(Rows):
+class DatasetSource(ShuffledRows):
     """A map-style data set: its samples by number, put together as a DataLoader does."""
 
     def __init__(self, dataset: Any, batch_size: int | None, seed: int) -> None:
