@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from dladmm.training import diagnostics
 
-settings.register_profile("suite", max_examples=36, deadline=None, derandomize=True)
+settings.register_profile("suite", max_examples=32, deadline=None, derandomize=True)
 settings.load_profile("suite")
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
