@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 
 from dladmm import Recurrent, Status, datasets, from_module, mlp, train
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
+from dladmm.engine.certificate import _largest_rise
 from dladmm.engine.state import State
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
@@ -227,3 +231,34 @@ def test_an_average_is_handed_out_until_a_plan_ends():
     assert torch.equal(state.W[0], method.sweeps.average[0]["W"])
     method.iterate(state, looked)
     assert torch.equal(state.W[0], method.sweeps.params[0]["W"])
+
+
+def test_a_batch_far_above_the_mean_loss_shortens_the_leash_and_calm_ones_lengthen_it():
+    method, _, _, _ = problem()
+    sweeps = method.sweeps
+    p, q, none = (torch.tensor(value, dtype=torch.float64) for value in (1e9, 1.0, 0.0))
+    sweeps.shares.lengths.fill_(0.1)
+    sweeps.mean_loss.fill_(1.0)
+    sweeps.slope.fill_(1e9)
+    sweeps.curvature.fill_(1.0)
+    kappa = sweeps.options.largest_change
+    calm = sweeps._length(p, q, none, torch.tensor(1.0, dtype=torch.float64))
+    assert float(calm) == pytest.approx(kappa**0.5)
+    shaken = sweeps._length(p, q, none, torch.tensor(30.0, dtype=torch.float64))
+    assert float(shaken) == pytest.approx((kappa / 4) ** 0.5)
+    again = sweeps._length(p, q, none, torch.tensor(1.0, dtype=torch.float64))
+    assert float(again) == pytest.approx((1.1 * kappa / 4) ** 0.5)
+
+
+def test_the_certificate_says_how_often_and_by_how_much_the_objective_rose():
+    data = datasets.load("digits")
+    result = train(mlp([64, 30, 10]), data.x_train, data.y_train, mode="streaming", max_iter=3)
+    start = result.history["lagrangian"][0] + result.history["descent"][0]
+    values = [start, *result.history["lagrangian"]]
+    rises = [max(0.0, (after - before) / before) for before, after in pairwise(values)]
+    assert result.certificate.largest_rise == pytest.approx(max(rises), abs=1e-12)
+    assert _largest_rise([4.0, 2.0, 3.0, 3.3, 1.0]) == pytest.approx(0.5)
+    assert _largest_rise([3.0, 2.0]) == 0.0
+    worse = replace(result.certificate, descent_violations=(2,), largest_rise=0.5)
+    assert "rose in 1, by 0.5 of its value at most" in str(worse)
+    assert not worse.certified
