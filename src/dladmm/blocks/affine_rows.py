@@ -59,8 +59,37 @@ class Rows:
         own = self.work.own_sum(gradient_of_rows, target, prediction, self.A)
         return self._totals(own, with_column_sums)
 
+    def as_rows(self, E: Tensor) -> Tensor:
+        """E, given in the shape of the block's output, with the rows of A."""
+        return E
+
     def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self._totals(self.work.own_sum(adjoint_of_rows, E, self.A), with_column_sums)
+        return self._totals(self.work.own_sum(adjoint_of_rows, self.as_rows(E), self.A), with_column_sums)
+
+    def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
+        work, E = self.work, self.as_rows(E)
+        if work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions:
+            E = work.counted(E)
+            W.addmm_(E.T, self.A, beta=keep, alpha=1 - keep)
+            if b is not None:
+                b.addmv_(E.T, E.new_ones(len(E)), beta=keep, alpha=1 - keep)
+            return
+        product, sums = work.sum(adjoint_of_rows, E, self.A)
+        W.lerp_(product, 1 - keep)
+        if b is not None:
+            b.lerp_(sums.to(b.dtype), 1 - keep)
+
+    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """In the precision of the run: about a centre near the mean nothing cancels."""
+
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor, ...]:
+            centred = A if centre is None else A - centre
+            shares = work.counted(centred) / self.samples
+            second = centred.T @ shares
+            return (second,) if centre is None else (second, shares.T @ A.new_ones(len(A)))
+
+        second, *first = self.work.sum(of_rows, self.A)
+        return second, first[0] if first else None
 
     def _totals(self, own: list[Tensor], with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Made sums over all ranks in one go."""
@@ -124,7 +153,7 @@ Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor]
 def gradient_a(W: Tensor, a: Tensor, value: Tensor, c: float, term: Term, work: Work) -> Tensor:
     """``a - f(z) + c E W``: the gradient of Equation 2 over nu, in a buffer; c is the term's weight over nu."""
     E = work.residual(term)
-    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W), c)
+    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W, len(E)), c)
 
 
 def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:

@@ -257,6 +257,21 @@ class Patches:
         product, sums, ones = self.work.total(*own, self._own_column_sums())
         return product, sums, ones
 
+    def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
+        product, sums, _ = self.adjoint(E, False)
+        W.lerp_(product.reshape(W.shape), 1 - keep)
+        if b is not None:
+            b.lerp_(sums.to(b.dtype), 1 - keep)
+
+    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """From the Gram matrix of the patches themselves, which is float64."""
+        gram = self.gram() / self.samples
+        if centre is None:
+            return gram, None
+        mean, c = self.column_sums() / self.samples, centre.double()
+        outer = mean[..., :, None] * c[..., None, :]
+        return gram - outer - outer.mT + c[..., :, None] * c[..., None, :], mean - c
+
     def gram(self) -> Tensor:
         def make() -> Tensor:
             (gram,) = self.work.total(self.block.gram(self.v, self.work.counts))

@@ -256,8 +256,8 @@ class PropagatedRows(Rows):
         super().__init__(n_inputs, A, term, work)
         self.slope = slope
 
-    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return super().adjoint(E if self.slope is None else E * self.slope, with_column_sums)
+    def as_rows(self, E: Tensor) -> Tensor:
+        return E if self.slope is None else E * self.slope
 
 
 class _Propagated(torch.autograd.Function):

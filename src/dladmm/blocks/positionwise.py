@@ -83,8 +83,8 @@ class Positionwise(Block):
 class PositionRows(Rows):
     """The rows of all positions; E has them by sample and position."""
 
-    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return super().adjoint(_rows(E), with_column_sums)
+    def as_rows(self, E: Tensor) -> Tensor:
+        return _rows(E)
 
 
 def _rows(x: Tensor) -> Tensor:

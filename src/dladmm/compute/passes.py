@@ -52,6 +52,9 @@ def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Ten
     return torch.where(denominator > 0, numerator / safe, torch.full_like(safe, otherwise))
 
 
+MANY_ROWS = 8
+"""Times the rows of W: from there on storing W by columns pays for itself."""
+
 WORTH_COMPILING = 1 << 21
 """Entries from which one operation less on them pays for calling a compiled function."""
 
@@ -63,9 +66,9 @@ def difference(out: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return nothing(out)
 
 
-def by_columns(W: Tensor) -> Tensor:
-    """W, on a GPU stored by columns: a product with N rows from the left is a tenth faster then, and W is small."""
-    return W.T.contiguous().T if on_gpu(W) else W
+def by_columns(W: Tensor, n_rows: int) -> Tensor:
+    """W, on a GPU stored by columns: a product with many rows from the left is a tenth faster then, and W is small."""
+    return W.T.contiguous().T if on_gpu(W) and n_rows > MANY_ROWS * max(W.shape) else W
 
 
 def column_sums(x: Tensor, counts: Tensor | None = None) -> Tensor:

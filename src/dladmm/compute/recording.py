@@ -71,9 +71,16 @@ class Replayed:
 
     def _record(self) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         before = self._workspace.mark()
-        with torch.cuda.graph(graph):  # records without running
-            result = self._function()
-            self._workspace.settle(before)
+        with torch.cuda.stream(
+            stream
+        ):  # not torch.cuda.graph: it collects garbage and empties the cache first
+            graph.capture_begin()  # records without running
+            try:
+                result = self._function()
+                self._workspace.settle(before)
+            finally:
+                graph.capture_end()
         return graph, result

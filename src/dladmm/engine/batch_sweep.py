@@ -13,9 +13,8 @@ from torch import Tensor
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
-from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.batches import Batch, default_smoothing
-from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
+from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, norm
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
@@ -26,10 +25,8 @@ NEWEST = 0.1
 class Shares:
     """Numbers that the host sets before a sweep and the sweep reads on the device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.metric, self.lengths, self.average, self.fading = (
-            torch.zeros((), dtype=torch.float64, device=device) for _ in range(4)
-        )
+    def __init__(self, like: Tensor) -> None:
+        self.metric, self.lengths, self.average, self.fading = (like.new_zeros(()) for _ in range(4))
 
 
 class BatchSweep:
@@ -43,11 +40,12 @@ class BatchSweep:
         self.params = params
         self.average = [{name: p.clone() for name, p in block.items()} for block in params]
         self.running: dict[int, RunningBlock] = {}
-        self.shares = Shares(engine.x.device)
-        self.slope, self.curvature, self.mean_loss, self.step_length = (
-            torch.zeros((), dtype=torch.float64, device=engine.x.device) for _ in range(4)
-        )
-        self.leash = torch.full_like(self.slope, options.largest_change)
+        some = next(p for block in params for p in block.values())
+        self.shares = Shares(some)
+        self.means = some.new_zeros(3)
+        """Running means of slope, curvature and loss."""
+        self.step_length = some.new_zeros(())
+        self.leash = some.new_full((), options.largest_change)
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
     @torch.no_grad()
@@ -101,10 +99,11 @@ class BatchSweep:
                 continue
             block, v = seen.chain.blocks[l], seen.x if l == 0 else outputs[l - 1]
             operator = block.linear_operator(params, v, outputs[l], seen.work(l))
-            if operator is None:
-                found[l] = RunningGradient(block, params)
-            else:
-                found[l] = RunningLeastSquares(block, params, operator.groups, operator.n_inputs)
+            found[l] = (
+                RunningGradient(block, params)
+                if operator is None
+                else RunningLeastSquares(block, params, operator)
+            )
         return found
 
     def _observe(self, seen: Engine, outputs: list[Tensor], samples: float, keep: float, heavy: bool) -> None:
@@ -135,32 +134,28 @@ class BatchSweep:
     def _measure(self, seen: Engine, outputs: list[Tensor], decays: list[Params], samples: float) -> None:
         """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
         change: Tensor | None = None
-        relative = torch.zeros_like(self.slope)
+        relative = torch.zeros_like(self.step_length)
         for l, block in enumerate(seen.chain):
             params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
             pushed = None if change is None else block.push_input(params, v, change, outputs[l])
             if l in self.running:
                 change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
                 if l < len(outputs) - 1:
-                    own = (squared_norm(t, seen.counts) for t in (change, outputs[l]))
-                    moved, whole = seen.comm.total(*own)
-                    relative = relative + ratio(moved, whole).sqrt()
+                    work = seen.work(l)
+                    whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
+                    relative = relative + norm(change, work) / whole
                 pushed = change if pushed is None else pushed + change
             change = pushed
         assert change is not None
-        curvature = seen.risk.curvature(outputs[-1], change).double()
+        curvature = seen.risk.curvature(outputs[-1], change)
         counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
         q = seen.comm.total(counted.sum())[0] / samples
-        p = torch.zeros_like(self.slope)
-        for l, running in self.running.items():
-            for name, move in running.moves.items():
-                decay = decays[l].get(name)
-                gradient = running.gradient[name] if decay is None else running.gradient[name] + decay
-                p = p - (gradient * move).sum(dtype=torch.float64)
-                if decay is not None:
-                    q = q + self._strength * squared_norm(move)
+        p = -torch.stack([running.slope() for running in self.running.values()]).sum()
+        for l, decay in enumerate(decays):
+            for name in decay:
+                q = q + self._strength * self.running[l].moves[name].square().sum()
         loss = seen.risk_value(outputs[-1]) / samples
-        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss))
+        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
 
     def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
         """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
@@ -168,13 +163,12 @@ class BatchSweep:
         A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
         """
         options = self.options
-        for mean, value in ((self.slope, p), (self.curvature, q), (self.mean_loss, loss)):
-            mean.lerp_(value, self.shares.lengths)
-        unit = self._unit()
-        shaken = loss > 1.5 * self.mean_loss + 0.5 * unit
-        longer = (1.1 * self.leash).clamp_max(options.largest_change)
-        self.leash.copy_(torch.where(shaken, self.leash / 4, longer))
-        curvature = torch.maximum(q / p, self.curvature / self.slope).clamp_min(1e-20)
+        self.means.lerp_(torch.stack([p, q, loss]), self.shares.lengths)
+        mean_p, mean_q, mean_loss = self.means.unbind()
+        unit = self._unit(mean_loss)
+        shaken = loss > 1.5 * mean_loss + 0.5 * unit
+        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
+        curvature = torch.maximum(q / p, mean_q / mean_p).clamp_min(1e-20)
         lengths = (
             options.stretch / curvature,
             (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
@@ -182,11 +176,9 @@ class BatchSweep:
         )
         return torch.stack(lengths).min()
 
-    def _unit(self) -> Tensor:
+    def _unit(self, mean_loss: Tensor) -> Tensor | float:
         """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
-        if self.engine.risk.loss.kind == "classification":
-            return torch.ones_like(self.mean_loss)
-        return (2 * self.mean_loss).clamp_min(1e-30)
+        return 1.0 if self.engine.risk.loss.kind == "classification" else (2 * mean_loss).clamp_min(1e-30)
 
     def _move(self, heavy: bool) -> None:
         """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""
@@ -195,15 +187,15 @@ class BatchSweep:
         for l, running in self.running.items():
             penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
             for name, p in self.params[l].items():
-                p.addcmul_(running.moves[name], length.to(p.dtype))
+                p.addcmul_(running.moves[name], length)
                 if name in penalised:
-                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length.to(p.dtype)))
+                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
                 if heavy:
-                    self.average[l][name].lerp_(p, self.shares.average.to(p.dtype))
+                    self.average[l][name].lerp_(p, self.shares.average)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
-        names = ("slope", "curvature", "mean_loss", "step_length", "leash")
+        names = ("means", "step_length", "leash")
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         for kind, all_params in (("params", self.params), ("average", self.average)):
             for l, block in enumerate(all_params):

@@ -16,7 +16,7 @@ docs/streaming.md derives it and says what else was tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -36,9 +36,6 @@ from dladmm.network.scaling import Scaling
 
 FIRST, EARLY = 8, 128
 """The first 8 batches all renew the metric, the step length and the average; then every 4th, after 128 every 8th."""
-
-RECORDED_FROM = 24
-"""Batches before launches are recorded on a GPU: recording takes as long as a dozen of them."""
 
 METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
@@ -80,7 +77,9 @@ class Streaming:
         self.after_batch: Callable[[], bool] | None = None
         """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
-        self._recorded: dict[bool, Replayed] = {}
+        self._chances: Tensor | None = None
+        self._recorded: dict[Hashable, Replayed] = {}
+        self._generator = torch.Generator(device=engine.x.device)
 
     # One pass --------------------------------------------------------------------------------------------------
 
@@ -134,17 +133,19 @@ class Streaming:
         heavy = k <= FIRST or k % (4 if k <= EARLY else 8) == 0
         if heavy:
             self.heavy_steps += 1
-        if heavy and k >= self.next_factoring:
-            self.sweeps.refactor()
-            self.next_factoring = 2 * k
-        self._set_shares(heavy)
-        batch = self._prepared(batch)
+        batch = batch.on(self.engine.x.device)
         if self._counts_samples:
             self._count(batch)
-        if self._recordable(batch):
-            self._replay(batch, heavy)
-        else:
-            self.sweeps.sweep(batch, heavy=heavy, first=k == 1)
+        recorded = self._recordable(batch)
+        if heavy and k >= self.next_factoring:
+            self._replay("refactor", self.sweeps.refactor) if recorded else self.sweeps.refactor()
+            self.next_factoring = 2 * k
+        self._set_shares(heavy)
+        if recorded:
+            self._sweep_recorded(batch, heavy)
+            return
+        chances = self._draw(torch.empty_like(batch.x)) if self._drops else None
+        self.sweeps.sweep(self._prepared(batch, chances), heavy=heavy, first=k == 1)
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
@@ -171,21 +172,23 @@ class Streaming:
         self.samples_seen += float(self.engine.comm.total(own)[0])
         self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
 
-    def _prepared(self, batch: Batch) -> Batch:
-        """On the network's device, scaled, some entries dropped."""
-        device = self.engine.x.device
-        x, target, *rest = (None if t is None else t.to(device, non_blocking=True) for t in batch)
-        assert x is not None
-        assert target is not None
-        x = x if self.scaling is None or self.batches.scaled else self.scaling.apply(x)
-        return Batch(self._dropped(x), target, *rest)
+    @property
+    def _drops(self) -> bool:
+        """Whether entries are dropped: not in the first pass, in which every row is new."""
+        return self.dropout > 0.0 and self.finished_passes > 0
 
-    def _dropped(self, x: Tensor) -> Tensor:
-        if self.dropout == 0.0 or self.finished_passes == 0:  # in the first pass every row is new
-            return x
-        generator = torch.Generator(device=x.device).manual_seed(self.seed * 1_000_003 + self.step_number)
-        chance = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-        return x * (chance >= self.dropout) / (1 - self.dropout)
+    def _draw(self, out: Tensor) -> Tensor:
+        """A number from 0 to 1 per entry, by the seed and the number of the step."""
+        return out.uniform_(generator=self._generator.manual_seed(self.seed * 1_000_003 + self.step_number))
+
+    def _prepared(self, batch: Batch, chances: Tensor | None) -> Batch:
+        """The batch scaled, and with entries dropped where chances are given."""
+        x = batch.x
+        if self.scaling is not None and not self.batches.scaled:
+            x = self.scaling.apply(x)
+        if chances is not None:
+            x = x * (chances >= self.dropout) / (1 - self.dropout)
+        return batch._replace(x=x)
 
     # Recorded launches -----------------------------------------------------------------------------------------
 
@@ -196,21 +199,31 @@ class Streaming:
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
-        return batch.x.is_cuda and plain and linear and smooth and self.step_number >= RECORDED_FROM
+        return batch.x.is_cuda and plain and linear and smooth and self.step_number > 1
 
-    def _replay(self, batch: Batch, heavy: bool) -> None:
+    def _sweep_recorded(self, batch: Batch, heavy: bool) -> None:
         """The same sweep on the same memory, its launches recorded once."""
         if self._held is None or self._held.x.shape != batch.x.shape:
-            self._held, self._recorded = Batch(batch.x.clone(), batch.target.clone()), {}
+            self._held = Batch(
+                batch.x.clone(), batch.target.clone()
+            )  # the caller's memory stays the caller's
+            self._chances = torch.empty_like(batch.x)
+            self._recorded = {name: run for name, run in self._recorded.items() if name == "refactor"}
         else:
             self._held.x.copy_(batch.x)
             self._held.target.copy_(batch.target)
-        if heavy not in self._recorded:
-            held, sweeps = self._held, self.sweeps
-            self._recorded[heavy] = Replayed(
-                lambda: sweeps.sweep(held, heavy=heavy), lambda: heavy, self.engine.workspace, warm_calls=1
-            )
-        self._recorded[heavy]()
+        held, chances = self._held, self._chances if self._drops else None
+        if chances is not None:
+            self._draw(chances)
+        self._replay(
+            (heavy, self._drops), lambda: self.sweeps.sweep(self._prepared(held, chances), heavy=heavy)
+        )
+
+    def _replay(self, name: Hashable, function: Callable[[], None]) -> None:
+        """Make the launches of ``function``, recorded at its first call: the first batch has made them all before."""
+        if name not in self._recorded:
+            self._recorded[name] = Replayed(function, lambda: name, self.engine.workspace, warm_calls=0)
+        self._recorded[name]()
 
     # Saving and resuming ---------------------------------------------------------------------------------------
 
@@ -220,7 +233,8 @@ class Streaming:
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if any(name.startswith("running.") for name in tensors):
-            self.sweeps.prepare(self._prepared(next(iter(self.batches.one_pass(0)))))
+            first = next(iter(self.batches.one_pass(0))).on(self.engine.x.device)
+            self.sweeps.prepare(self._prepared(first, None))
         mine = self.sweeps.tensors()
         wrong = sorted(set(mine) ^ set(tensors))
         if wrong:

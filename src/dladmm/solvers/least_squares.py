@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -130,30 +129,22 @@ def _added(shifts: Sequence[Tensor]) -> Tensor | None:
     return sum(shifts[1:], shifts[0]) if shifts else None
 
 
-class Metric(Protocol):
-    """A factored matrix ``C + t I``."""
+def joint_metric(inverse: Tensor, mean: Tensor, out: Tensor) -> Tensor:
+    """K with ``[W' b'] = [d sums] K``, ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped: W and b solved together.
 
-    def solve(self, d: Tensor) -> Tensor:
-        """``d (C + t I)^-1`` for the rows of d."""
+    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, ``mean = 1^T A / N``, and ``inverse`` is P, that
+    of the damped centred Gram matrix ``A^T A / N - mean mean^T``. With b eliminated
 
+        W' = -(d - sums mean^T) P,   b' = -sums - W' mean,   so   K = [[-P, P mean], [mean^T P, -1 - mean^T P mean]].
 
-def direction_W_b(
-    d: Tensor, sums: Tensor, mean: Tensor | None, metric: Metric
-) -> tuple[Tensor, Tensor | None]:
-    """W and b solved together: ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
-
-    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, and ``mean = 1^T A / N``. With b eliminated,
-    ``W' = -(d - sums mean^T) (C + t I)^-1`` and ``b' = -sums - W' mean``; the metric is that of the centred Gram matrix
-    ``C = A^T A / N - mean^T mean``. ``mean`` is None where there is no b.
+    ``out`` is (n, n) with n > n_in, or a stack of such; what lies beyond ``n_in + 1`` is left alone.
     """
-    if mean is None:
-        return metric.solve(d).neg_(), None
-    if d.ndim == 2:
-        W = metric.solve(torch.addr(d, sums, mean, alpha=-1)).neg_()
-        return W, torch.addmv(sums, W, mean).neg_()
-    by_group = sums.reshape(*d.shape[:2], 1)
-    W = metric.solve(d - by_group * mean[:, None, :]).neg_()
-    return W, (by_group + W @ mean[..., None]).neg_().flatten()
+    n = inverse.shape[-1]
+    beside = (inverse @ mean[..., None])[..., 0]
+    out[..., :n, :n] = -inverse
+    out[..., :n, n] = out[..., n, :n] = beside
+    out[..., n, n] = -1 - (beside * mean).sum(-1)
+    return out
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:
