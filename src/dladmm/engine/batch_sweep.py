@@ -6,6 +6,7 @@ The steps are those of :mod:`dladmm.engine.streaming`, in its order.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,15 @@ class Shares:
         self.metric, self.lengths, self.average, self.fading = (like.new_zeros(()) for _ in range(4))
 
 
+class Look(NamedTuple):
+    """What the parts of a sweep see of its batch: the problem, outputs of all blocks, F_l, gradients of the penalty."""
+
+    problem: Engine
+    outputs: list[Tensor]
+    gradients: dict[int, Tensor]
+    decays: list[Params]
+
+
 class BatchSweep:
     """The working parameters of a streaming run, their running sums, and the sweep that moves them."""
 
@@ -46,37 +56,137 @@ class BatchSweep:
         """Running means of slope, curvature and loss."""
         self.step_length = some.new_zeros(())
         self.leash = some.new_full((), options.largest_change)
+        self.seen: Look | None = None
+        """The batch that is worked on."""
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
-    @torch.no_grad()
-    def sweep(self, batch: Batch, *, heavy: bool, first: bool = False) -> None:
-        """Gradients and sums; the direction; on a heavy batch its length and the average; the step.
+    # The parts of a sweep, in the order of a heavy one ---------------------------------------------------------
 
-        ``first`` starts the running sums and makes the first metric from them.
-        """
+    def prepare(self, batch: Batch) -> None:
+        """Make empty running sums, with the shapes that a batch tells."""
         seen = self._problem_of(batch)
         outputs = seen.chain.forward(self.params, seen.x)
-        samples = seen.samples
-        if first:
-            self.running = self._running_blocks(seen, outputs)
-        self._observe(seen, outputs, samples, 0.0 if first else self.options.momentum, heavy)
-        if first:
-            self.refactor()
-        decays = self._decays()
-        for l, running in self.running.items():
-            running.aim(self.params[l], decays[l])
-        if heavy:
-            self._measure(seen, outputs, decays, samples)
-        self._move(heavy)
+        self.running = self._running_blocks(seen, outputs)
 
     def refactor(self) -> None:
         """Renew the metric from the batches seen so far.
 
-        Before a sweep, not in it: a metric that has seen the batch whose gradient it is applied to makes longer steps
-        than other batches bear, and lost convolutional networks accuracy (docs/streaming.md).
+        Before a batch is looked at, not after it: a metric that has seen the batch whose gradient it is applied to
+        makes longer steps than other batches bear, and lost convolutional networks accuracy (docs/streaming.md). The
+        first metric is made from the first batch for want of another.
         """
         for running in self.running.values():
             running.refactor(self.options.damping)
+
+    def look(self, batch: Batch) -> Look:
+        """The forward pass; ``F_l = dR/dV_l`` of the mean loss, handed down from block to block; the directions."""
+        seen = self._problem_of(batch)
+        outputs = seen.chain.forward(self.params, seen.x)
+        gradient = seen.risk.gradient(outputs[-1]) / seen.samples
+        gradients: dict[int, Tensor] = {}
+        for l in reversed(range(len(outputs))):
+            block, params = seen.chain.blocks[l], self.params[l]
+            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
+            if l in self.running:
+                self.running[l].observe_gradient(params, v, outputs[l], gradient, work, self.options.momentum)
+                gradients[l] = gradient
+            if l > 0:
+                gradient = block.pull_back(params, v, outputs[l], gradient, work)
+        self.seen = Look(seen, outputs, gradients, self._decays())
+        self.aim()
+        return self.seen
+
+    def restart(self) -> None:
+        """After the first batch: as if the running gradients had begun with it, not with zero."""
+        for running in self.running.values():
+            for gradient in running.gradient.values():
+                gradient /= 1 - self.options.momentum
+
+    def aim(self) -> None:
+        """The directions from the running gradients."""
+        assert self.seen is not None
+        for l, running in self.running.items():
+            running.aim(self.params[l], self.seen.decays[l])
+
+    def observe_inputs(self) -> None:
+        """Take the inputs of the blocks into the metric."""
+        assert self.seen is not None
+        seen, outputs, gradients, _ = self.seen
+        for l, running in self.running.items():
+            v = seen.x if l == 0 else outputs[l - 1]
+            running.observe_inputs(
+                self.params[l], v, outputs[l], gradients[l], seen.work(l), self.shares.metric
+            )
+
+    def measure(self) -> None:
+        """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
+        assert self.seen is not None
+        seen, outputs, _, decays = self.seen
+        change: Tensor | None = None
+        relative = torch.zeros_like(self.step_length)
+        for l, block in enumerate(seen.chain):
+            params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
+            pushed = None if change is None else block.push_input(params, v, change, outputs[l])
+            if l in self.running:
+                change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
+                if l < len(outputs) - 1:
+                    work = seen.work(l)
+                    whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
+                    relative = relative + norm(change, work) / whole
+                pushed = change if pushed is None else pushed + change
+            change = pushed
+        assert change is not None
+        curvature = seen.risk.curvature(outputs[-1], change)
+        counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
+        q = seen.comm.total(counted.sum())[0] / seen.samples
+        p = -torch.stack([running.slope() for running in self.running.values()]).sum()
+        for l, decay in enumerate(decays):
+            for name in decay:
+                q = q + self._strength * self.running[l].moves[name].square().sum()
+        loss = seen.risk_value(outputs[-1]) / seen.samples
+        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
+
+    def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
+        """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
+
+        A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
+        """
+        options = self.options
+        self.means.lerp_(torch.stack([p, q, loss]), self.shares.lengths)
+        mean_p, mean_q, mean_loss = self.means.unbind()
+        unit = self._unit(mean_loss)
+        shaken = loss > 1.5 * mean_loss + 0.5 * unit
+        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
+        curvature = torch.maximum(q / p, mean_q / mean_p).clamp_min(1e-20)
+        lengths = (
+            options.stretch / curvature,
+            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
+            options.largest_relative_change / relative.clamp_min(1e-30),
+        )
+        return torch.stack(lengths).min()
+
+    def _unit(self, mean_loss: Tensor) -> Tensor | float:
+        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
+        return 1.0 if self.engine.risk.loss.kind == "classification" else (2 * mean_loss).clamp_min(1e-30)
+
+    def move(self) -> None:
+        """Take the step, penalties with kinks and constraints by their prox."""
+        penalty = self.engine.penalty
+        length = self.step_length * self.shares.fading
+        for l, running in self.running.items():
+            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
+            for name, p in self.params[l].items():
+                p.addcmul_(running.moves[name], length)
+                if name in penalised:
+                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
+
+    def renew_average(self) -> None:
+        """Count the iterate in the average."""
+        for average, params in zip(self.average, self.params, strict=True):
+            for name, p in params.items():
+                average[name].lerp_(p, self.shares.average)
+
+    # ----------------------------------------------------------------------------------------------------------
 
     def _problem_of(self, batch: Batch) -> Engine:
         engine = self.engine
@@ -106,18 +216,6 @@ class BatchSweep:
             )
         return found
 
-    def _observe(self, seen: Engine, outputs: list[Tensor], samples: float, keep: float, heavy: bool) -> None:
-        """``F_l = dR/dV_l`` of the mean loss, handed down from block to block, into the running sums."""
-        gradient = seen.risk.gradient(outputs[-1]) / samples
-        share = self.shares.metric if heavy else None
-        for l in reversed(range(len(outputs))):
-            block, params = seen.chain.blocks[l], self.params[l]
-            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
-            if l in self.running:
-                self.running[l].observe(params, v, outputs[l], gradient, work, keep, share)
-            if l > 0:
-                gradient = block.pull_back(params, v, outputs[l], gradient, work)
-
     def _decays(self) -> list[Params]:
         """The gradient of a quadratic penalty, per sample."""
         strength = self._strength
@@ -131,68 +229,6 @@ class BatchSweep:
         """lambda of a quadratic penalty, per sample."""
         return float(self.engine.penalty.quadratic or 0.0) / (self.n_samples or 1)
 
-    def _measure(self, seen: Engine, outputs: list[Tensor], decays: list[Params], samples: float) -> None:
-        """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
-        change: Tensor | None = None
-        relative = torch.zeros_like(self.step_length)
-        for l, block in enumerate(seen.chain):
-            params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
-            pushed = None if change is None else block.push_input(params, v, change, outputs[l])
-            if l in self.running:
-                change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
-                if l < len(outputs) - 1:
-                    work = seen.work(l)
-                    whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
-                    relative = relative + norm(change, work) / whole
-                pushed = change if pushed is None else pushed + change
-            change = pushed
-        assert change is not None
-        curvature = seen.risk.curvature(outputs[-1], change)
-        counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
-        q = seen.comm.total(counted.sum())[0] / samples
-        p = -torch.stack([running.slope() for running in self.running.values()]).sum()
-        for l, decay in enumerate(decays):
-            for name in decay:
-                q = q + self._strength * self.running[l].moves[name].square().sum()
-        loss = seen.risk_value(outputs[-1]) / samples
-        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
-
-    def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
-        """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
-
-        A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
-        """
-        options = self.options
-        self.means.lerp_(torch.stack([p, q, loss]), self.shares.lengths)
-        mean_p, mean_q, mean_loss = self.means.unbind()
-        unit = self._unit(mean_loss)
-        shaken = loss > 1.5 * mean_loss + 0.5 * unit
-        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
-        curvature = torch.maximum(q / p, mean_q / mean_p).clamp_min(1e-20)
-        lengths = (
-            options.stretch / curvature,
-            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
-            options.largest_relative_change / relative.clamp_min(1e-30),
-        )
-        return torch.stack(lengths).min()
-
-    def _unit(self, mean_loss: Tensor) -> Tensor | float:
-        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
-        return 1.0 if self.engine.risk.loss.kind == "classification" else (2 * mean_loss).clamp_min(1e-30)
-
-    def _move(self, heavy: bool) -> None:
-        """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""
-        penalty = self.engine.penalty
-        length = self.step_length * self.shares.fading
-        for l, running in self.running.items():
-            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
-            for name, p in self.params[l].items():
-                p.addcmul_(running.moves[name], length)
-                if name in penalised:
-                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
-                if heavy:
-                    self.average[l][name].lerp_(p, self.shares.average)
-
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
         names = ("means", "step_length", "leash")
@@ -203,8 +239,3 @@ class BatchSweep:
         for l, running in self.running.items():
             found |= {f"running.{l}.{name}": tensor for name, tensor in running.tensors().items()}
         return found
-
-    def prepare(self, batch: Batch) -> None:
-        """Make the running sums, with the shapes that a batch tells, for a run that is resumed."""
-        seen = self._problem_of(batch)
-        self.running = self._running_blocks(seen, seen.chain.forward(self.params, seen.x))

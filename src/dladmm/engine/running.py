@@ -28,23 +28,20 @@ class RunningBlock(Protocol):
 
     moves: Params
     """The direction, by the names of the parameters."""
+    gradient: Params
+    """The running mean of ``dR/dB``, in the shapes of the parameters."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
 
-    def observe(
-        self,
-        params: Params,
-        v: Tensor,
-        prediction: Tensor,
-        gradient: Tensor,
-        work: Work,
-        keep: float,
-        share: Tensor | None,
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
     ) -> None:
-        """Take a batch's gradient in g's output, older ones counting ``keep``.
+        """Take a batch's ``gradient`` in g's output, older ones counting ``keep``."""
 
-        With a ``share`` take its inputs into the metric too, where they count so much.
-        """
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        """Take the batch's inputs into the metric, where they count ``share``."""
 
     def refactor(self, damping: float) -> None:
         """Make the metric from the sums as they are now."""
@@ -97,21 +94,18 @@ class RunningLeastSquares:
         found = {"W": both[..., : self.n_inputs].view(shape)}
         return found | {"b": both[..., self.n_inputs].view(-1)} if self.bias else found
 
-    def observe(
-        self,
-        params: Params,
-        v: Tensor,
-        prediction: Tensor,
-        gradient: Tensor,
-        work: Work,
-        keep: float,
-        share: Tensor | None,
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
         operator.blend(gradient, self._gradient[..., : self.n_inputs], self.gradient.get("b"), keep)
-        if share is None:
-            return
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        operator = self.block.linear_operator(params, v, prediction, work)
+        assert operator is not None
         second, first = operator.moments(self.centre if self.bias else None)
         self.second.lerp_(second.to(self.second.dtype), share)
         if first is not None:
@@ -177,24 +171,19 @@ class RunningGradient:
         some = next(iter(params.values()))
         self.scale = torch.zeros((), dtype=some.dtype, device=some.device)
         self.length = torch.zeros((), dtype=some.dtype, device=some.device)
-        self._headed = self.gradient
+        self._headed = self._latest = self.gradient
 
-    def observe(
-        self,
-        params: Params,
-        v: Tensor,
-        prediction: Tensor,
-        gradient: Tensor,
-        work: Work,
-        keep: float,
-        share: Tensor | None,
+    def observe_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
     ) -> None:
-        found = self.block.parameter_gradient(params, v, gradient, work)
-        for name, g in found.items():
+        self._latest = self.block.parameter_gradient(params, v, gradient, work)
+        for name, g in self._latest.items():
             self.gradient[name].lerp_(g, 1 - keep)
-        if share is None:
-            return
-        for name, g in found.items():
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        for name, g in self._latest.items():
             self.square[name].lerp_(g.square(), share)
         change = self.block.push_parameters(params, self._direction(self.gradient), v, prediction)
         outputs = change[0].numel() / _positions(change)

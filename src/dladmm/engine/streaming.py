@@ -25,7 +25,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.passes import squared_norm
-from dladmm.compute.recording import Replayed
+from dladmm.compute.recording import Recorder
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
@@ -37,8 +37,14 @@ from dladmm.network.scaling import Scaling
 FIRST, EARLY = 8, 128
 """The first 8 batches all renew the metric, the step length and the average; then every 4th, after 128 every 8th."""
 
+EARLY_FACTORINGS, EARLY_GROWTH, GROWTH = 16, 4, 2
+"""The metric is renewed at batches 1, 4, 16, 32, 64, ...: at 2 and 8 as well it costs more time than it saves."""
+
 METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
+
+Run = Callable[[Hashable, Callable[[], Any]], Any]
+"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
@@ -77,8 +83,8 @@ class Streaming:
         self.after_batch: Callable[[], bool] | None = None
         """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
-        self._chances: Tensor | None = None
-        self._recorded: dict[Hashable, Replayed] = {}
+        self._held_chances: Tensor | None = None
+        self._recorder = Recorder(engine.workspace)
         self._generator = torch.Generator(device=engine.x.device)
 
     # One pass --------------------------------------------------------------------------------------------------
@@ -108,7 +114,7 @@ class Streaming:
         self.batches, self.batches_in_pass = batches, batches.batches_per_pass() or 0
         self.passes = self.finished_passes + 1
         self.sweeps.n_samples = (self.sweeps.n_samples or 0.0) + (batches.n_samples or 0.0)
-        self._recorded = {}  # the number of samples is part of a recording
+        self._held = None  # the number of samples is part of a recording
 
     def hand_out(self, state: State) -> None:
         """Make the state that of the averaged network, which is good at any time; of the last iterate of a plan."""
@@ -121,7 +127,18 @@ class Streaming:
         """The parameters that are handed out now."""
         ended = self.finished_passes >= self.passes
         faded = self.options.planned and (self.passes > 1 or self.batches.batches_per_pass() is not None)
-        return self.sweeps.params if ended and faded else self.sweeps.average
+        if ended and faded:
+            return self.sweeps.params
+        if self._average_is_new:
+            return self.sweeps.average
+        share = _average_share(self.heavy_steps + 1)  # the last batches count as well
+        pairs = zip(self.sweeps.average, self.sweeps.params, strict=True)
+        return [{name: old[name].lerp(p[name], share) for name in p} for old, p in pairs]
+
+    @property
+    def _average_is_new(self) -> bool:
+        """Whether the average holds the last iterate."""
+        return self.step_number == 0 or _is_heavy(self.step_number)
 
     # One batch -------------------------------------------------------------------------------------------------
 
@@ -129,30 +146,47 @@ class Streaming:
     def step(self, batch: Batch) -> None:
         """The sweep of one batch, recorded on a GPU where it can be."""
         self.step_number += 1
-        k = self.step_number
-        heavy = k <= FIRST or k % (4 if k <= EARLY else 8) == 0
+        k, heavy = self.step_number, _is_heavy(self.step_number)
         if heavy:
             self.heavy_steps += 1
         batch = batch.on(self.engine.x.device)
         if self._counts_samples:
             self._count(batch)
-        recorded = self._recordable(batch)
-        if heavy and k >= self.next_factoring:
-            self._replay("refactor", self.sweeps.refactor) if recorded else self.sweeps.refactor()
-            self.next_factoring = 2 * k
         self._set_shares(heavy)
-        if recorded:
-            self._sweep_recorded(batch, heavy)
-            return
-        chances = self._draw(torch.empty_like(batch.x)) if self._drops else None
-        self.sweeps.sweep(self._prepared(batch, chances), heavy=heavy, first=k == 1)
+        sweeps, chances = self.sweeps, self._draw(batch.x) if self._drops else None
+        if k == 1:
+            sweeps.prepare(self._prepared(batch, None))
+        run: Run = _called
+        if self._recordable(batch):
+            batch, chances = self._held_batch(batch, chances)
+            run = self._recorder
+        if k > 1 and k >= self.next_factoring and heavy:
+            self._refactor(run)
+        sweeps.seen = run("look", lambda: sweeps.look(self._prepared(batch, chances)))
+        if heavy:
+            run("inputs", sweeps.observe_inputs)
+        if k == 1:
+            sweeps.restart()
+            self._refactor(run)
+            sweeps.aim()
+        if heavy:
+            run("measure", sweeps.measure)
+        run("move", sweeps.move)
+        if heavy:
+            run("average", sweeps.renew_average)
+        sweeps.seen = None  # its memory is the next batch's
+
+    def _refactor(self, run: Run) -> None:
+        run("refactor", self.sweeps.refactor)
+        k = self.step_number
+        self.next_factoring = k * (EARLY_GROWTH if k < EARLY_FACTORINGS else GROWTH)
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
         if heavy:
             shares.metric.fill_(METRIC_AGE / (h + METRIC_AGE - 1))
             shares.lengths.fill_(max(NEWEST, 1 / h))
-            shares.average.fill_((AVERAGE_AGE + 1) / (h + AVERAGE_AGE))
+            shares.average.fill_(_average_share(h))
         shares.fading.fill_(self._fading())
 
     def _fading(self) -> float:
@@ -177,9 +211,10 @@ class Streaming:
         """Whether entries are dropped: not in the first pass, in which every row is new."""
         return self.dropout > 0.0 and self.finished_passes > 0
 
-    def _draw(self, out: Tensor) -> Tensor:
+    def _draw(self, like: Tensor) -> Tensor:
         """A number from 0 to 1 per entry, by the seed and the number of the step."""
-        return out.uniform_(generator=self._generator.manual_seed(self.seed * 1_000_003 + self.step_number))
+        generator = self._generator.manual_seed(self.seed * 1_000_003 + self.step_number)
+        return torch.empty_like(like).uniform_(generator=generator)
 
     def _prepared(self, batch: Batch, chances: Tensor | None) -> Batch:
         """The batch scaled, and with entries dropped where chances are given."""
@@ -193,37 +228,29 @@ class Streaming:
     # Recorded launches -----------------------------------------------------------------------------------------
 
     def _recordable(self, batch: Batch) -> bool:
-        """Whether nothing in the sweep asks the device for a number, and launches cost more than the work."""
+        """Whether nothing in the sweep asks the device for a number; batches of another size are not recorded."""
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
-        return batch.x.is_cuda and plain and linear and smooth and self.step_number > 1
+        same = self._held is None or self._held.x.shape == batch.x.shape
+        return batch.x.is_cuda and plain and linear and smooth and same
 
-    def _sweep_recorded(self, batch: Batch, heavy: bool) -> None:
-        """The same sweep on the same memory, its launches recorded once."""
-        if self._held is None or self._held.x.shape != batch.x.shape:
+    def _held_batch(self, batch: Batch, chances: Tensor | None) -> tuple[Batch, Tensor | None]:
+        """The batch and the chances copied to where the recorded launches find them."""
+        if self._held is None or (self._held_chances is None) != (chances is None):
             self._held = Batch(
                 batch.x.clone(), batch.target.clone()
             )  # the caller's memory stays the caller's
-            self._chances = torch.empty_like(batch.x)
-            self._recorded = {name: run for name, run in self._recorded.items() if name == "refactor"}
+            self._held_chances = chances
+            self._recorder.forget()
         else:
             self._held.x.copy_(batch.x)
             self._held.target.copy_(batch.target)
-        held, chances = self._held, self._chances if self._drops else None
-        if chances is not None:
-            self._draw(chances)
-        self._replay(
-            (heavy, self._drops), lambda: self.sweeps.sweep(self._prepared(held, chances), heavy=heavy)
-        )
-
-    def _replay(self, name: Hashable, function: Callable[[], None]) -> None:
-        """Make the launches of ``function``, recorded at its first call: the first batch has made them all before."""
-        if name not in self._recorded:
-            self._recorded[name] = Replayed(function, lambda: name, self.engine.workspace, warm_calls=0)
-        self._recorded[name]()
+            if self._held_chances is not None and chances is not None:
+                self._held_chances.copy_(chances)
+        return self._held, self._held_chances
 
     # Saving and resuming ---------------------------------------------------------------------------------------
 
@@ -246,3 +273,17 @@ class Streaming:
         self.samples_seen = float(meta["samples_seen"])
         if self.batches.n_samples is None:
             self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
+
+
+def _called(name: Hashable, function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _is_heavy(k: int) -> bool:
+    """Whether batch k renews the metric, the step length and the average."""
+    return k <= FIRST or k % (4 if k <= EARLY else 8) == 0
+
+
+def _average_share(h: int) -> float:
+    """What the h-th iterate that is averaged counts."""
+    return (AVERAGE_AGE + 1) / (h + AVERAGE_AGE)
