@@ -79,6 +79,12 @@ class Rows:
         if b is not None:
             b.lerp_(sums.to(b.dtype), 1 - keep)
 
+    def mean(self) -> Tensor:
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
+            return (work.counted(A).sum(0),)
+
+        return self.work.sum(of_rows, self.A)[0] / self.samples
+
     def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """In the precision of the run: about a centre near the mean nothing cancels."""
 

@@ -263,12 +263,15 @@ class Patches:
         if b is not None:
             b.lerp_(sums.to(b.dtype), 1 - keep)
 
+    def mean(self) -> Tensor:
+        return self.column_sums() / self.samples
+
     def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """From the Gram matrix of the patches themselves, which is float64."""
         gram = self.gram() / self.samples
         if centre is None:
             return gram, None
-        mean, c = self.column_sums() / self.samples, centre.double()
+        mean, c = self.mean(), centre.double()
         outer = mean[..., :, None] * c[..., None, :]
         return gram - outer - outer.mT + c[..., :, None] * c[..., None, :], mean - c
 

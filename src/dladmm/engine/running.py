@@ -87,7 +87,7 @@ class RunningLeastSquares:
         self._headed = self._gradient
         self.gradient, self.moves = (self._by_name(both, W.shape) for both in (self._gradient, self._moves))
         if self.bias:
-            self.centre.copy_(operator.column_sums() / operator.samples)
+            self.centre.copy_(operator.mean())
 
     def _by_name(self, both: Tensor, shape: torch.Size) -> Params:
         """Views of W and b."""

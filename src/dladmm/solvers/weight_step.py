@@ -55,6 +55,9 @@ class Operator(Protocol):
     def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
         """``W <- keep W + (1 - keep) E^T A`` in place, and the same of b with the column sums of E."""
 
+    def mean(self) -> Tensor:
+        """``1^T A`` over the number of rows."""
+
     def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """``(A - 1 c^T)^T (A - 1 c^T)`` and ``1^T (A - 1 c^T)`` over the number of rows; without c the first alone."""
 
