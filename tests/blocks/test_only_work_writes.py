@@ -301,21 +301,24 @@ def test_a_block_that_writes_by_itself_is_found(fault, kind, found):
 
 # The same, read off the source: also of blocks and branches that no test runs --------------------------------------
 
-GIVEN = {"params", "v", "a", "z", "W", "b", "term", "anchor", "prediction", "start"}
+GIVEN = {"params", "v", "a", "z", "W", "b", "term", "anchor", "prediction"}
 """What the functions of blocks and solvers call a parameter, a variable or what holds them."""
 
 HELD = {"prediction", "target", "value", "H_all"}
 VIEWS = {"view", "reshape", "flatten", "narrow", "unfold", "unbind", "T", "mT", "values"}
 
 
-def is_given(node, arguments):
-    """Whether an expression is, or is a view of, what the function was given."""
+def is_given(node, names):
+    """Whether an expression is, or is a view of, what the function was given; ``names`` are those of such things."""
     while True:
         if isinstance(node, ast.Name):
-            return node.id in GIVEN & arguments
+            return node.id in names
+        if isinstance(node, ast.IfExp):
+            return is_given(node.body, names) or is_given(node.orelse, names)
         if isinstance(node, ast.Call):
-            if not (isinstance(node.func, ast.Attribute) and node.func.attr in VIEWS):
-                return False
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if name not in VIEWS:
+                return name == "find"  # work.find: what is carried along with the state
             node = node.func.value
         elif isinstance(node, ast.Attribute):
             if node.attr in HELD:
@@ -325,6 +328,23 @@ def is_given(node, arguments):
             node = node.value
         else:
             return False
+
+
+def given_names(function, outer):
+    """Of arguments, of what a function around this one was given, and of local names for any of it."""
+    own = function.args
+    arguments = {each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs)}
+    found = outer - arguments | (arguments & GIVEN)
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+            pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
+            found |= {
+                name.id for name, value in pairs if isinstance(name, ast.Name) and is_given(value, found)
+            }
+    return found
 
 
 def targets(node):
@@ -340,14 +360,11 @@ def targets(node):
         yield from (target for target in node.targets if isinstance(target, ast.Subscript))
 
 
-def writes(tree, arguments=frozenset()):
+def writes(tree, names=frozenset()):
     """The lines that write what their function, or one around it, was given."""
     for node in ast.iter_child_nodes(tree):
-        inner = arguments
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            own = node.args
-            inner = arguments | {each.arg for each in (*own.posonlyargs, *own.args, *own.kwonlyargs)}
-        yield from (node.lineno for target in targets(node) if is_given(target, arguments))
+        inner = given_names(node, names) if isinstance(node, ast.FunctionDef | ast.Lambda) else names
+        yield from (node.lineno for target in targets(node) if is_given(target, names))
         yield from writes(node, inner)
 
 
@@ -373,10 +390,14 @@ def test_the_source_of_blocks_and_solvers_writes_nothing_it_is_given():
         ("self.term.prediction.mul_(2)", True),
         ("torch.add(x, y, out=term.prediction)", True),
         ("W.T.zero_()", True),
+        ("b, s = params['b'], term.prediction; s.copy_(new)", True),
+        ("H = None if work is None else work.find('H', (v, W)); H.add_(change)", True),
+        ("(lambda new: v.copy_(new))(d)", True),
         ("(v - anchor.value).add_(d)", False),
         ("torch.zeros_like(v).index_copy_(0, rows, d)", False),
         ("work.move(params['W'], move.mul_(2))", False),
         ("d.add_(W)", False),
+        ("new = W.clone(); new.add_(d)", False),
         ("alpha *= 2", False),
     ],
 )
