@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_against_reference import largest_difference, paired
 
-from dladmm.compute.execution import Execution
-from dladmm.compute.work import UpdatePlan, Work
+from dladmm.compute.execution import Execution, UpdatePlan
+from dladmm.compute.work import Work
 from dladmm.engine.schedule import Update, paper_schedule, planned
 from dladmm.network.chain import mlp
 

@@ -6,7 +6,7 @@ majorised or solved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import repeat
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
-from dladmm.compute.work import Work, added
+from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.subproblems import Anchor, Step, Term, line_search, majorised_length, solved_step
 
@@ -190,7 +190,7 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
             headings() if kept is None else kept, lengths, strict=False
         )
     ]
-    return step._replace(tie=added(ties))
+    return step._replace(tie=_added(ties))
 
 
 def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
@@ -227,4 +227,10 @@ def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Ste
         counted = multiple.square() if part.counts is None else multiple.square() * part.counts[:, 0]
         lengths.append((squared @ counted, moved_squared @ counted))
     squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
-    return solved_step(squared, moved_squared, c, anchor)._replace(tie=added(ties))
+    return solved_step(squared, moved_squared, c, anchor)._replace(tie=_added(ties))
+
+
+def _added(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the parts that are known; None if none is."""
+    known = [part for part in parts if part is not None]
+    return reduce(Tensor.add_, known) if known else None

@@ -299,7 +299,6 @@ class Patches:
 
     def advance(self, products: Tensor | None, multiple: Tensor | None, shift: Tensor | None) -> None:
         prediction = self.term.prediction
-        if products is not None and multiple is not None:
-            prediction.addcmul_(products, multiple.to(prediction.dtype))
-        if shift is not None:
-            prediction.add_(shift.reshape(-1, *[1] * (prediction.ndim - 2)))
+        far = None if multiple is None else multiple.to(prediction.dtype)
+        by_channel = None if shift is None else shift.reshape(-1, *[1] * (prediction.ndim - 2))
+        self.work.advance(self.term, products, far, by_channel)

@@ -6,7 +6,8 @@ is said in :mod:`dladmm.compute.execution`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -201,6 +202,14 @@ def descend(
     return _descend(how, x, d, other, residual, counts, None, step=step.reshape(()), measured=measured)
 
 
+def move_along(x: Tensor, d: Tensor, length: Tensor | float) -> None:
+    """``x -= length d`` in place, without asking the device for the length."""
+    if isinstance(length, Tensor):
+        x.addcmul_(d, length.to(d.dtype), value=-1)
+    else:
+        x.sub_(d, alpha=length)
+
+
 class EntryProblem(Protocol):
     """What :func:`solve_entries` asks of an activation f."""
 
@@ -234,3 +243,26 @@ def solve_entries(
         if offset is not None:
             torch.sub(a, f, out=offset)
     return squared_norm(m - z if residual is None else torch.sub(m, z, out=residual), counts)
+
+
+RowProblem = Callable[..., tuple[Tensor, Tensor]]
+"""A pure function of some rows: the new v and f from the old ones, the anchor's value m, the target a and constants."""
+
+
+@one_pass("v", "f")
+def solve_rows(
+    v: Tensor,
+    f: Tensor,
+    m: Tensor,
+    a: Tensor,
+    counts: Tensor | None,
+    *,
+    solve: RowProblem,
+    **constants: Any,
+) -> Tensor:
+    """``v, f = solve(v, f, m, a)`` in place, for rows that need nothing of each other; v's squared move."""
+    new, prediction = solve(v, f, m, a, **constants)
+    squared = squared_norm(new - v, counts)
+    v.copy_(new)
+    f.copy_(prediction)
+    return squared

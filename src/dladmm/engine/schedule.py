@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dladmm.compute.work import NO_PLAN, UpdatePlan
+from dladmm.compute.execution import NO_PLAN, UpdatePlan
 from dladmm.network.chain import Chain
 
 

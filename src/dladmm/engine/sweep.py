@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step, Term, Work
 from dladmm.compute.chunks import concatenated
+from dladmm.compute.execution import UpdatePlan
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
-from dladmm.compute.work import UpdatePlan
 from dladmm.engine.lagrangian import MeasuredProblem
 from dladmm.engine.schedule import Schedule, Update, paper_schedule, planned
 from dladmm.engine.state import State

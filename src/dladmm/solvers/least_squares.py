@@ -74,7 +74,8 @@ def _on_gram(
 
     Two products with the samples, one for E^T A and one for the prediction, however many steps are made.
     """
-    W, gram, before = params["W"], A.gram(), params["W"].clone()
+    W, gram = params["W"], A.gram()
+    new = W.clone()
     product, sums, _ = A.gradient(False)
     product, steps = product.double(), []
     ones = A.column_sums() if "b" in order else None
@@ -87,17 +88,18 @@ def _on_gram(
             sums = sums + A.samples * shift.double()
             shifts.append(shift)
         else:
-            d = plus_penalty(product.clone(), grouped(W, A), penalty.quadratic, A.weight)
+            d = plus_penalty(product.clone(), grouped(new, A), penalty.quadratic, A.weight)
             heading = direction_W(d, A, penalty, work).double()
             moved_squared = ((heading @ gram) * heading).sum()
             multiple, step = length_W(d, heading, moved_squared, A, penalty, work)
             move = (heading * multiple).to(W.dtype)
-            W.add_(move.reshape(W.shape))
+            new.add_(move.reshape(W.shape))
             product += move.double() @ gram
             if ones is not None:
                 sums = sums + _times_ones(move, ones)
         steps.append(step)
-    A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
+    A.advance(A.products(new - W), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
+    work.assign(W, new)
     return steps
 
 
@@ -110,17 +112,18 @@ def mean_b(params: Params, sums: Tensor, A: Operator, work: Work) -> tuple[Tenso
     The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
     constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu).
     """
-    shift, squared, rate = _mean(work.how, sums, params["b"], samples=A.samples, weight=A.weight)
+    b = params["b"]
+    shift, squared, rate = _mean(work.how, sums, dtype=b.dtype, samples=A.samples, weight=A.weight)
+    work.move(b, shift)
     return shift, Step("b", squared, rate)
 
 
 @one_launch
 def _mean(
-    sums: Tensor, b: Tensor, *, samples: float | Tensor, weight: float
+    sums: Tensor, *, dtype: torch.dtype, samples: float | Tensor, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``b -= sums / samples`` in place; the shift, its squared length and what it promises."""
-    shift = -(sums / samples).to(b.dtype)
-    b += shift
+    """The shift ``-sums / samples`` of b, its squared length and what it promises."""
+    shift = -(sums / samples).to(dtype)
     return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
 
 

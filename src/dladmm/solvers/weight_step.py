@@ -68,7 +68,7 @@ class Operator(Protocol):
         """``||A heading^T||^2``."""
 
     def advance(self, products: Any, multiple: Tensor | None, shift: Tensor | None) -> None:
-        """Move the cached prediction by ``multiple A heading^T + 1 shift^T``; ``products`` may be None."""
+        """Hand over the prediction's move ``multiple A heading^T + 1 shift^T``; ``products`` may be None."""
 
 
 def grouped(W: Tensor, A: Operator) -> Tensor:
@@ -77,7 +77,7 @@ def grouped(W: Tensor, A: Operator) -> Tensor:
 
 
 class Move(NamedTuple):
-    """W has moved by ``multiple * heading``; ``products`` are ``A heading^T``."""
+    """W moves by ``multiple * heading``; ``products`` are ``A heading^T``."""
 
     heading: Tensor
     products: Any
@@ -95,7 +95,7 @@ def step_W(params: Params, d: Tensor, A: Operator, penalty: Regularizer, work: W
     heading, power = unit(direction_W(d, A, penalty, work))
     products = A.products(heading.to(W.dtype).reshape(W.shape))
     multiple, step = length_W(d, heading, A.squared(products), A, penalty, work, power)
-    W.add_((heading * multiple).to(W.dtype).reshape(W.shape))
+    work.move(W, (heading * multiple).to(W.dtype).reshape(W.shape))
     return Move(heading, products, multiple, step)
 
 
@@ -203,7 +203,7 @@ def _majorised_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regul
         move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
         products, squared = A.products(move), squared_norm(move)
         if float(c * A.squared(products)) <= alpha * float(squared) * (1 + 1e-6):
-            W.add_(move)
+            work.move(W, move)
             step = Step("W", squared, torch.full_like(squared, alpha / 2))
             return Move(grouped(move, A), products, torch.ones_like(squared), step)
         alpha *= options.growth
@@ -226,13 +226,13 @@ def _exact_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regulariz
     promised = torch.stack([delta for _, delta in solved]) @ squares / 2
     products = A.products(move.to(W.dtype).reshape(W.shape))
     squared = squares.sum()
-    W.add_(move.to(W.dtype).reshape(W.shape))
+    work.move(W, move.to(W.dtype).reshape(W.shape))
     step = Step("W", squared, ratio(c * A.squared(products) / 2 + promised, squared))
     return Move(grouped(move, A), products, torch.ones_like(squared), step)
 
 
 def plus_penalty(d: Tensor, W: Tensor, strength: float | Tensor | None, weight: float) -> Tensor:
-    """``d + (strength/weight) W`` in place; a strength that only the device knows is not asked for."""
+    """``d + (strength/weight) W``, in the caller's d; a strength that only the device knows is not asked for."""
     if isinstance(strength, Tensor):
         return d.add_(W * (strength / weight))
     return d.add_(W, alpha=strength / weight) if strength else d
