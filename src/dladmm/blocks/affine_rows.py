@@ -66,18 +66,18 @@ class Rows:
     def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         return self._totals(self.work.own_sum(adjoint_of_rows, self.as_rows(E), self.A), with_column_sums)
 
-    def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
+    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
         work, E = self.work, self.as_rows(E)
         if work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions:
             E = work.counted(E)
-            W.addmm_(E.T, self.A, beta=keep, alpha=1 - keep)
-            if b is not None:
-                b.addmv_(E.T, E.new_ones(len(E)), beta=keep, alpha=1 - keep)
+            running.addmm_(E.T, self.A, beta=keep, alpha=1 - keep)
+            if running_sums is not None:
+                running_sums.addmv_(E.T, E.new_ones(len(E)), beta=keep, alpha=1 - keep)
             return
         product, sums = work.sum(adjoint_of_rows, E, self.A)
-        W.lerp_(product, 1 - keep)
-        if b is not None:
-            b.lerp_(sums.to(b.dtype), 1 - keep)
+        running.lerp_(product, 1 - keep)
+        if running_sums is not None:
+            running_sums.lerp_(sums.to(running_sums.dtype), 1 - keep)
 
     def mean(self) -> Tensor:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:

@@ -257,11 +257,11 @@ class Patches:
         product, sums, ones = self.work.total(*own, self._own_column_sums())
         return product, sums, ones
 
-    def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
+    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
         product, sums, _ = self.adjoint(E, False)
-        W.lerp_(product.reshape(W.shape), 1 - keep)
-        if b is not None:
-            b.lerp_(sums.to(b.dtype), 1 - keep)
+        running.lerp_(product.reshape(running.shape), 1 - keep)
+        if running_sums is not None:
+            running_sums.lerp_(sums.to(running_sums.dtype), 1 - keep)
 
     def mean(self) -> Tensor:
         return self.column_sums() / self.samples

@@ -52,8 +52,8 @@ class Operator(Protocol):
     def column_sums(self) -> Tensor:
         """``1^T A`` in float64."""
 
-    def blend(self, E: Tensor, W: Tensor, b: Tensor | None, keep: float) -> None:
-        """``W <- keep W + (1 - keep) E^T A`` in place, and the same of b with the column sums of E."""
+    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
+        """``running <- keep running + (1 - keep) E^T A`` in place, and the same with the column sums of E."""
 
     def mean(self) -> Tensor:
         """``1^T A`` over the number of rows."""
