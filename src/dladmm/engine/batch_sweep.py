@@ -175,8 +175,9 @@ class BatchSweep:
         length = self.step_length * self.shares.fading
         for l, running in self.running.items():
             penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
-            for name, p in self.params[l].items():
-                p.addcmul_(running.moves[name], length)
+            for name, move in running.moves.items():
+                p = self.params[l][name]
+                p.addcmul_(move, length)
                 if name in penalised:
                     p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
 

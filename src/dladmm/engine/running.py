@@ -26,12 +26,16 @@ TINY = 1e-20
 class RunningBlock(Protocol):
     """What streaming mode asks of the running sums of a block with parameters."""
 
-    moves: Params
-    """The direction, by the names of the parameters."""
-    gradient: Params
-    """The running mean of ``dR/dB``, in the shapes of the parameters."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
+
+    @property
+    def moves(self) -> Params:
+        """The direction, by the names of the parameters."""
+
+    @property
+    def gradient(self) -> Params:
+        """The running mean of ``dR/dB``, in the shapes of the parameters."""
 
     def observe_gradient(
         self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, keep: float
@@ -84,14 +88,21 @@ class RunningLeastSquares:
         self.centre, self.spread = W.new_zeros(*stack, n), W.new_zeros(())
         self.metric = W.new_zeros(*stack, padded, padded)
         self._gradient, self._moves = (W.new_zeros(*stack, n_outputs, padded) for _ in range(2))
-        self._headed = self._gradient
-        self.gradient, self.moves = (self._by_name(both, W.shape) for both in (self._gradient, self._moves))
+        self._headed, self._shape = self._gradient, W.shape
         if self.bias:
             self.centre.copy_(operator.mean())
 
-    def _by_name(self, both: Tensor, shape: torch.Size) -> Params:
-        """Views of W and b."""
-        found = {"W": both[..., : self.n_inputs].view(shape)}
+    @property
+    def gradient(self) -> Params:
+        return self._by_name(self._gradient)
+
+    @property
+    def moves(self) -> Params:
+        return self._by_name(self._moves)
+
+    def _by_name(self, both: Tensor) -> Params:
+        """Views of W and b, made when they are asked for: a copy of this object has views of its own."""
+        found = {"W": both[..., : self.n_inputs].view(self._shape)}
         return found | {"b": both[..., self.n_inputs].view(-1)} if self.bias else found
 
     def observe_gradient(
@@ -99,7 +110,8 @@ class RunningLeastSquares:
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
-        operator.blend(gradient, self._gradient[..., : self.n_inputs], self.gradient.get("b"), keep)
+        sums = self._gradient[..., self.n_inputs].view(-1) if self.bias else None
+        operator.blend(gradient, self._gradient[..., : self.n_inputs], sums, keep)
 
     def observe_inputs(
         self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
@@ -113,7 +125,7 @@ class RunningLeastSquares:
         # Per sample, not per row: the gradient is that of a mean over samples
         outputs = gradient[0].numel() / _positions(gradient)
         root = norm(gradient, work) * (work.samples(len(v)) / outputs) ** 0.5
-        self.spread.lerp_(root.square(), share)
+        self.spread.lerp_(root.square().to(self.spread.dtype), share)
 
     def refactor(self, damping: float) -> None:
         if self.bias:
@@ -188,7 +200,7 @@ class RunningGradient:
         change = self.block.push_parameters(params, self._direction(self.gradient), v, prediction)
         outputs = change[0].numel() / _positions(change)
         root = norm(change, work) / (work.samples(len(v)) * outputs) ** 0.5
-        self.length.lerp_(root.square(), share)
+        self.length.lerp_(root.square().to(self.length.dtype), share)
 
     def refactor(self, damping: float) -> None:
         self.scale.copy_((self.length + TINY).rsqrt() / (1 + damping))
