@@ -66,18 +66,22 @@ class Rows:
     def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         return self._totals(self.work.own_sum(adjoint_of_rows, self.as_rows(E), self.A), with_column_sums)
 
-    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
-        work, E = self.work, self.as_rows(E)
-        if work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions:
-            E = work.counted(E)
-            running.addmm_(E.T, self.A, beta=keep, alpha=1 - keep)
-            if running_sums is not None:
-                running_sums.addmv_(E.T, E.new_ones(len(E)), beta=keep, alpha=1 - keep)
+    def add_direction(
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+    ) -> None:
+        """With fewer rows than outputs ``E^T (A metric)``, which is the shorter of the two products."""
+        work, n, E = self.work, self.n_inputs, self.as_rows(E)
+        plain = work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions
+        if plain and decay is None and len(E) < len(running):
+            inputs = torch.addmm(metric[n], self.A, metric[:n])
+            running.addmm_(work.counted(E).T, inputs, beta=keep, alpha=1 - keep)
             return
         product, sums = work.sum(adjoint_of_rows, E, self.A)
-        running.lerp_(product, 1 - keep)
-        if running_sums is not None:
-            running_sums.lerp_(sums.to(running_sums.dtype), 1 - keep)
+        gradient = torch.zeros_like(running)
+        gradient[:, :n], gradient[:, n] = product, sums
+        if decay is not None:
+            gradient[:, :n] += decay
+        running.addmm_(gradient, metric, beta=keep, alpha=1 - keep)
 
     def mean(self) -> Tensor:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:

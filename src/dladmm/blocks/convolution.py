@@ -257,11 +257,14 @@ class Patches:
         product, sums, ones = self.work.total(*own, self._own_column_sums())
         return product, sums, ones
 
-    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
+    def add_direction(
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+    ) -> None:
         product, sums, _ = self.adjoint(E, False)
-        running.lerp_(product.reshape(running.shape), 1 - keep)
-        if running_sums is not None:
-            running_sums.lerp_(sums.to(running_sums.dtype), 1 - keep)
+        gradient = torch.zeros_like(running)
+        gradient[..., : self.n_inputs] = product if decay is None else product + decay
+        gradient[..., self.n_inputs] = sums.reshape(gradient.shape[:-1])
+        running.lerp_(gradient @ metric, 1 - keep)
 
     def mean(self) -> Tensor:
         return self.column_sums() / self.samples

@@ -15,7 +15,7 @@ from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
 from dladmm.engine.batches import Batch, default_smoothing
-from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, norm
+from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, inner, norm
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
@@ -85,28 +85,24 @@ class BatchSweep:
         gradient = seen.risk.gradient(outputs[-1]) / seen.samples
         gradients: dict[int, Tensor] = {}
         for l in reversed(range(len(outputs))):
-            block, params = seen.chain.blocks[l], self.params[l]
-            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
+            v = seen.x if l == 0 else outputs[l - 1]
             if l in self.running:
-                self.running[l].observe_gradient(params, v, outputs[l], gradient, work, self.options.momentum)
                 gradients[l] = gradient
             if l > 0:
-                gradient = block.pull_back(params, v, outputs[l], gradient, work)
+                gradient = seen.chain.blocks[l].pull_back(
+                    self.params[l], v, outputs[l], gradient, seen.work(l)
+                )
         self.seen = Look(seen, outputs, gradients, self._decays())
-        self.aim()
+        self.aim(self.options.momentum)
         return self.seen
 
-    def restart(self) -> None:
-        """After the first batch: as if the running gradients had begun with it, not with zero."""
-        for running in self.running.values():
-            for gradient in running.gradient.values():
-                gradient /= 1 - self.options.momentum
-
-    def aim(self) -> None:
-        """The directions from the running gradients."""
+    def aim(self, keep: float) -> None:
+        """The directions of all blocks; those of the batches before count ``keep``."""
         assert self.seen is not None
+        seen, outputs, gradients, decays = self.seen
         for l, running in self.running.items():
-            running.aim(self.params[l], self.seen.decays[l])
+            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
+            running.aim(self.params[l], v, outputs[l], gradients[l], decays[l], work, keep)
 
     def observe_inputs(self) -> None:
         """Take the inputs of the blocks into the metric."""
@@ -121,14 +117,16 @@ class BatchSweep:
     def measure(self) -> None:
         """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
         assert self.seen is not None
-        seen, outputs, _, decays = self.seen
+        seen, outputs, gradients, decays = self.seen
         change: Tensor | None = None
+        slopes: list[Tensor] = []
         relative = torch.zeros_like(self.step_length)
         for l, block in enumerate(seen.chain):
             params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
             pushed = None if change is None else block.push_input(params, v, change, outputs[l])
             if l in self.running:
                 change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
+                slopes.append(inner(gradients[l], change, seen.work(l)))
                 if l < len(outputs) - 1:
                     work = seen.work(l)
                     whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
@@ -139,10 +137,11 @@ class BatchSweep:
         curvature = seen.risk.curvature(outputs[-1], change)
         counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
         q = seen.comm.total(counted.sum())[0] / seen.samples
-        p = -torch.stack([running.slope() for running in self.running.values()]).sum()
+        p = -torch.stack(slopes).sum()
         for l, decay in enumerate(decays):
-            for name in decay:
-                q = q + self._strength * self.running[l].moves[name].square().sum()
+            for name, d in decay.items():
+                move = self.running[l].moves[name]
+                p, q = p - (d * move).sum(), q + self._strength * move.square().sum()
         loss = seen.risk_value(outputs[-1]) / seen.samples
         self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
 

@@ -166,9 +166,8 @@ class Streaming:
         if heavy:
             run("inputs", sweeps.observe_inputs)
         if k == 1:
-            sweeps.restart()
             self._refactor(run)
-            sweeps.aim()
+            sweeps.aim(keep=0.0)
         if heavy:
             run("measure", sweeps.measure)
         run("move", sweeps.move)

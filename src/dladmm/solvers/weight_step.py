@@ -52,8 +52,13 @@ class Operator(Protocol):
     def column_sums(self) -> Tensor:
         """``1^T A`` in float64."""
 
-    def blend(self, E: Tensor, running: Tensor, running_sums: Tensor | None, keep: float) -> None:
-        """``running <- keep running + (1 - keep) E^T A`` in place, and the same with the column sums of E."""
+    def add_direction(
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+    ) -> None:
+        """``running <- keep running + (1 - keep) ([E^T A, E^T 1, 0] + decay) metric`` in place, of any E.
+
+        Without a bias ``E^T 1`` is left out: the metric has zeros there.
+        """
 
     def mean(self) -> Tensor:
         """``1^T A`` over the number of rows."""
