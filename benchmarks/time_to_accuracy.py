@@ -76,6 +76,10 @@ class Bench:
             before = json.loads(settings.go_on.read_text(encoding="utf-8"))
             self.runs, self.fresh, self.chosen = before["runs"], before["fresh"], before["chosen"]
             self.steps, settings.command = before["steps"], f"{before['command']}; {settings.command}"
+            again = {"test": "mlp", "cnn": "cnn", "deep": "deep"}
+            networks = {network for part, network in again.items() if part in settings.parts}
+            self.runs = [run for run in self.runs if run["part"] != "test" or run["network"] not in networks]
+            self.fresh = [] if "fresh" in settings.parts else self.fresh
 
     def say(self, line: str) -> None:
         print(f"[{self.until - time.time():5.0f} s left] {line}", file=sys.stderr, flush=True)
@@ -143,6 +147,8 @@ class Bench:
         self, images: Images, what: dict[str, Any], short: int, long: int | None, grid: list[Setting]
     ) -> None:
         """Settings of Adam and Muon by held-out images: the soonest at each level, the best after so many passes."""
+        if self.settings_for(what):  # an earlier run chose
+            return
         held = images.holding_out(self.settings.held_out)
         what = what | {"part": "choose"}
         self.warm_up(held, what, grid)

@@ -37,8 +37,8 @@ from dladmm.network.scaling import Scaling
 FIRST, EARLY = 8, 128
 """The first 8 batches all renew the metric, the step length and the average; then every 4th, after 128 every 8th."""
 
-EARLY_FACTORINGS, EARLY_GROWTH, GROWTH = 16, 4, 2
-"""The metric is renewed at batches 1, 4, 16, 32, 64, ...: at 2 and 8 as well it costs more time than it saves."""
+EARLY_FACTORINGS, EARLY_GROWTH, GROWTH = 64, 4, 2
+"""The metric is renewed at batches 1, 4, 16, 64, 128, ...: at 2, 8 and 32 as well it costs more time than it saves."""
 
 METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
