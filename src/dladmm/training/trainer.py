@@ -29,6 +29,7 @@ from dladmm.losses import Risk
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
+from dladmm.training.checkpoint import resume_snapshot, take_snapshot
 from dladmm.training.diagnostics import (
     Agreement,
     certify_run,
@@ -43,7 +44,6 @@ from dladmm.training.diagnostics import (
 )
 from dladmm.training.passes import Passes
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
-from dladmm.training.snapshot import resume_snapshot, take_snapshot
 
 
 class Trainer:
