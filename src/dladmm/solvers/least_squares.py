@@ -80,13 +80,16 @@ def _on_gram(
     product, steps = product.double(), []
     ones = A.column_sums() if "b" in order else None
     shifts: list[Tensor] = []
-    for name in order:
+    for i, name in enumerate(order):
+        W_follows, b_follows = "W" in order[i + 1 :], "b" in order[i + 1 :]
         if name == "b":
             assert ones is not None
             shift, step = mean_b(params, sums, A, work)
-            _add_outer(product, shift.double(), ones)
-            sums = sums + A.samples * shift.double()
             shifts.append(shift)
+            if W_follows:
+                _add_outer(product, shift.double(), ones)
+            if b_follows:
+                sums = sums + A.samples * shift.double()
         else:
             d = plus_penalty(product.clone(), grouped(W, A), penalty.quadratic, A.weight)
             heading = direction_W(d, A, penalty, work, W.dtype).double()
@@ -95,8 +98,9 @@ def _on_gram(
             move = (heading * multiple).to(W.dtype)
             W.add_(move.reshape(W.shape))
             exact_move = move.double()
-            _add_product(product, exact_move, gram)
-            if ones is not None:
+            if W_follows:
+                _add_product(product, exact_move, gram)
+            if b_follows and ones is not None:
                 sums = sums + _times_ones(exact_move, ones)
         steps.append(step)
     A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
