@@ -19,8 +19,8 @@ from dladmm.baselines import train as train_baseline
 from dladmm.blocks import Term, Work
 from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute.chunks import concatenated, in_chunks, memmap_of
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN
-from dladmm.engine.memory_limit import bytes_of, needs_of
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
+from dladmm.engine.memory_limit import bytes_of
 from dladmm.engine.options import make_options
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.result import ConvergenceNotGuaranteed

@@ -13,7 +13,7 @@ from torch import nn
 from dladmm import Recurrent, Status, datasets, from_module, mlp, train
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
 from dladmm.engine.certificate import _largest_rise
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine

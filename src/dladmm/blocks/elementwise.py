@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
-from dladmm.activations.base import checked_weight
 from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Block, Support
@@ -53,7 +52,7 @@ class Elementwise(Block):
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14; jumps also on a surrogate."""
-        weight = checked_weight(term.weight / anchor.weight)
+        weight = term.weight / anchor.weight
         if work.options.ramps and isinstance(self.activation, JumpFunction):
             return [update_on_surrogate(self.activation, v, weight, anchor, term, work)]
         tie = work.solve_entries(v, anchor, term, self.activation, weight)

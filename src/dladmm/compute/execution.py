@@ -162,13 +162,13 @@ class Pass:
             written = [rows[i] for i in self._written]
             torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
             return found
-        entries = WHOLE if on_gpu(first) else CACHED
-        step = max(1, entries // max(1, first[0].numel())) if len(first) else 1
-        if step >= len(first):
+        entries, n_rows = WHOLE if on_gpu(first) else CACHED, first.shape[0]
+        step = max(1, entries // max(1, first.shape[1:].numel()))
+        if step >= n_rows:
             return self.function(*rows, **constants)
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
         total: Tensor | None = None
-        for i in range(-(-len(first) // step)):
+        for i in range(-(-n_rows // step)):
             part = self.function(*(None if parts is None else parts[i] for parts in split), **constants)
             total = part if total is None else total.add_(part)
         assert total is not None

@@ -118,7 +118,8 @@ class Work:
     def terms(self, term: Term, *rows: Any) -> Iterator[tuple[Any, ...]]:
         """``(work, term, *chunks)`` of every chunk of rows."""
         for work, target, prediction, *some in self.chunks(term.target, term.prediction, *rows):
-            yield work, replace(term, target=target, prediction=prediction), *some
+            whole = target is term.target and prediction is term.prediction
+            yield work, term if whole else replace(term, target=target, prediction=prediction), *some
 
     def one_chunk(self, n_own: int) -> bool:
         """Whether all rows are worked on at once."""

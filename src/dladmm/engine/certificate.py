@@ -19,7 +19,7 @@ import torch
 
 from dladmm.base.history import History
 from dladmm.engine.certificate_text import sentences
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
 

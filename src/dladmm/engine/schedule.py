@@ -28,11 +28,6 @@ class Update:
     link: int
     order: tuple[bool, ...]
 
-    @property
-    def backward(self) -> bool:
-        """Whether the update, or the first of those made together, belongs to the backward sweep."""
-        return not self.order[0]
-
 
 Schedule = tuple[Update, ...]
 

@@ -29,7 +29,7 @@ from dladmm.compute.recording import Recorder
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.network.scaling import Scaling

@@ -80,23 +80,28 @@ def _on_gram(
     product, steps = product.double(), []
     ones = A.column_sums() if "b" in order else None
     shifts: list[Tensor] = []
-    for name in order:
+    for i, name in enumerate(order):
+        W_follows, b_follows = "W" in order[i + 1 :], "b" in order[i + 1 :]
         if name == "b":
             assert ones is not None
             shift, step = mean_b(params, sums, A, work)
-            _add_outer(product, shift.double(), ones)
-            sums = sums + A.samples * shift.double()
             shifts.append(shift)
+            if W_follows:
+                _add_outer(product, shift.double(), ones)
+            if b_follows:
+                sums = sums + A.samples * shift.double()
         else:
             d = plus_penalty(product.clone(), grouped(new, A), penalty.quadratic, A.weight)
-            heading = direction_W(d, A, penalty, work).double()
+            heading = direction_W(d, A, penalty, work, W.dtype).double()
             moved_squared = ((heading @ gram) * heading).sum()
-            multiple, step = length_W(d, heading, moved_squared, A, penalty, work)
+            multiple, step = length_W(d, heading, moved_squared, A, penalty, work, dtype=W.dtype)
             move = (heading * multiple).to(W.dtype)
             new.add_(move.reshape(W.shape))
-            product += move.double() @ gram
-            if ones is not None:
-                sums = sums + _times_ones(move, ones)
+            exact_move = move.double()
+            if W_follows:
+                _add_product(product, exact_move, gram)
+            if b_follows and ones is not None:
+                sums = sums + _times_ones(exact_move, ones)
         steps.append(step)
     A.advance(A.products(new - W), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
     work.assign(W, new)
@@ -148,6 +153,14 @@ def joint_metric(inverse: Tensor, mean: Tensor, out: Tensor) -> Tensor:
     out[..., :n, n] = out[..., n, :n] = beside
     out[..., n, n] = -1 - (beside * mean).sum(-1)
     return out
+
+
+def _add_product(d: Tensor, move: Tensor, gram: Tensor) -> None:
+    """``d += move A^T A``, group by group; the sum is made within the product, which saves a pass over d."""
+    if d.ndim == 2:
+        d.addmm_(move, gram)
+    else:
+        d.baddbmm_(move, gram)
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:

@@ -137,6 +137,8 @@ class SubproblemOptions:
 
     def damped(self, factor: float) -> SubproblemOptions:
         """The same with ``factor`` times the damping."""
+        if factor == 1.0:
+            return self
         last = None if self.last_damping is None else factor * self.last_damping
         return replace(self, damping=factor * self.damping, last_damping=last)
 

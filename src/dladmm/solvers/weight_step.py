@@ -104,11 +104,16 @@ def step_W(params: Params, d: Tensor, A: Operator, penalty: Regularizer, work: W
     return Move(heading, products, multiple, step)
 
 
-def direction_W(d: Tensor, A: Operator, penalty: Regularizer, work: Work) -> Tensor:
-    """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c."""
+def direction_W(
+    d: Tensor, A: Operator, penalty: Regularizer, work: Work, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c.
+
+    ``dtype`` is that of A, where d is kept in a finer one: the Gram matrix is no more exact than A's products.
+    """
     if work.options.w_solver == "quadratic":
         return -d
-    return -factor_of(A, d.dtype, penalty, work).solve(d)
+    return -factor_of(A, dtype or d.dtype, penalty, work).solve(d)
 
 
 def factor_of(A: Operator, dtype: torch.dtype, penalty: Regularizer, work: Work) -> Factor:
@@ -136,6 +141,7 @@ def length_W(
     penalty: Regularizer,
     work: Work,
     power: Tensor | float = 1.0,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Step]:
     """How far along the heading, from ``||A heading^T||^2``, and what that promises; ``-d`` is power * heading.
 
@@ -150,7 +156,7 @@ def length_W(
             c=A.weight, strength=strength, start=options.alpha0, growth=options.growth,
         )  # fmt: skip
     else:
-        total = factor_of(A, d.dtype, penalty, work).shift
+        total = factor_of(A, dtype or d.dtype, penalty, work).shift
         slope = -(d * heading).sum(dtype=torch.float64)
         shifted = total * (squared if total.ndim == 0 else heading.square().sum((-2, -1)))
         multiple, length, rate = _solved_length(
