@@ -1,0 +1,76 @@
+"""A callback that judges every row by the copy of the network that never saw it, and ends the run by that."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dladmm.base.history import Status
+from dladmm.callbacks.base import Callback
+from dladmm.engine.streaming import Streaming
+from dladmm.losses import CrossFitted
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Trainer
+
+SHARPNESS = (1.0, 1.5, 1.25, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""Multiples of the outputs among which the out-of-fold loss chooses."""
+
+PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 3, 0.01, 1e-3
+"""The run ends after so many looks that gain less than this share, or when the loss is so small."""
+
+FEW_STEPS = {"classification": 60, "regression": 100}
+"""Steps that are made at least: a loss may rest for a while after its linear part is learnt."""
+
+
+class OutOfFold(Callback):
+    """Stops a cross-fitted run when the out-of-fold loss no longer falls; keeps the best parameters and their sharpness.
+
+    Attributes
+    ----------
+    best : float
+        The least out-of-fold loss, at ``sharpness`` times the outputs, after iteration ``best_iteration``.
+    """
+
+    def __init__(self, loss: CrossFitted) -> None:
+        self.loss = loss
+        self.best, self.sharpness, self.best_iteration = math.inf, 1.0, 0
+        self._reference, self._waited = math.inf, 0
+        self._params: list[dict[str, Tensor]] | None = None
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        target = trainer.engine.risk.target
+        z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, :-1]
+        value, sharpness = self._judged(z, y)
+        trainer.history.amend(val_loss=value)
+        if self.loss.kind == "classification":
+            hits = self.loss.loss.decision(z) == self.loss.loss.decision(y)
+            trainer.history.amend(val_accuracy=float(hits.double().mean()))
+        if not math.isfinite(value):
+            trainer.request_stop(Status.NON_FINITE)
+            return
+        if value < self.best:
+            self.best, self.sharpness, self.best_iteration = value, sharpness, trainer.history.n_iter
+            self._params = trainer.state.clone_parameters()
+        if value < (1 - LEAST_GAIN) * self._reference:
+            self._reference, self._waited = value, 0
+        else:
+            self._waited += 1
+        assert isinstance(trainer.method, Streaming)
+        settled = self._waited >= PATIENCE and trainer.method.step_number >= FEW_STEPS[self.loss.kind]
+        if settled or value < SMALL_ENOUGH:
+            trainer.request_stop(Status.EARLY_STOPPED)
+
+    def _judged(self, z: Tensor, y: Tensor) -> tuple[float, float]:
+        """The mean loss at the best sharpness, where outputs are logits; else at 1."""
+        rows, multiples = self.loss.loss.rows, SHARPNESS if self.loss.loss.takes_soft_labels else (1.0,)
+        values = torch.stack([rows(z * multiple, y).double().mean() for multiple in multiples])
+        least = int(values.argmin())
+        return float(values[least]), multiples[least]
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        if self._params is not None and self.best_iteration != trainer.history.n_iter:
+            trainer.restore(self._params)
