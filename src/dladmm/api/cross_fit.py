@@ -100,7 +100,8 @@ def fit_cross_fitted(
     outputs = None if classes else Scaling.standard(targets, constant=1.0)
     encoded = loss.encode(targets if outputs is None else outputs.apply(targets), n_outputs, dtype)
     fold = folds_of(targets, classes, generator)
-    target = torch.cat([encoded, fold[:, None].to(dtype)], 1).to(device)
+    together = CrossFitted(loss, COPIES, n_outputs)
+    target = together.targets(encoded, fold).to(device)
 
     chain = ensemble(widths, COPIES, activation)
     params = ensemble_parameters(chain, generator, dtype, device)
@@ -109,7 +110,6 @@ def fit_cross_fitted(
     batches = Rounds(x, target, n_batches, PASSES if passes is None else passes, seed)
     judged = torch.randperm(n_rows, generator=generator)[:JUDGED_ROWS].to(device)
     shown = Batch(x, target) if n_rows <= JUDGED_ROWS else batches.batch(judged)
-    together = CrossFitted(loss, COPIES, n_outputs)
     looking = OutOfFold(together)
     options = make_options(
         mode="streaming", max_iter=len(batches.ends), dropout=0.0, scale_inputs=False, streaming=constants

@@ -43,7 +43,7 @@ class OutOfFold(Callback):
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         target = trainer.engine.risk.target
-        z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, :-1]
+        z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, : self.loss.n_outputs]
         value, sharpness = self._judged(z, y)
         trainer.history.amend(val_loss=value)
         if self.loss.kind == "classification":

@@ -14,10 +14,10 @@ from dladmm.losses.base import Loss
 
 @dataclass(frozen=True)
 class CrossFitted(Loss):
-    """``mean over the copies k other than fold(i) of l(z_ik, y_i)``: a row counts in every copy but that of its fold.
+    """``sum_k share_ik l(z_ik, y_i)``, the mean over the copies k that learn from row i: all but that of its fold.
 
-    z is (N, copies * n_outputs), copy after copy. Targets are those of the inner loss with the row's fold as one more
-    column, (N, n_outputs + 1); a fold below 0 is nobody's, so that such a row counts in all copies.
+    z is (N, copies * n_outputs), copy after copy. Targets are those of the inner loss with the shares as further
+    columns, (N, n_outputs + copies): :meth:`targets` makes them.
 
     Parameters
     ----------
@@ -39,14 +39,13 @@ class CrossFitted(Loss):
         object.__setattr__(self, "kind", self.loss.kind)
         object.__setattr__(self, "H", self.loss.H / (self.copies - 1))
 
+    def targets(self, encoded: Tensor, fold: Tensor) -> Tensor:
+        """Targets from those of the inner loss and the fold of every row (N,); a fold below 0 is nobody's."""
+        learns = fold[:, None] != torch.arange(self.copies, device=fold.device)
+        return torch.cat([encoded, (learns / learns.sum(1, keepdim=True)).to(encoded)], dim=1)
+
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
-        """Targets from y with the fold of every row as its last column."""
-        if y.ndim != 2 or y.shape[1] < 2:
-            raise InputError(f"y needs its fold as the last column, got shape {tuple(y.shape)}.")
-        own = y[:, :-1]
-        labels = own[:, 0] if own.shape[1] == 1 else own
-        encoded = self.loss.encode(labels, self.n_outputs, dtype)
-        return torch.cat([encoded, y[:, -1:].to(dtype)], dim=1)
+        raise InputError("the targets of a cross-fitted loss need folds: make them with its method targets.")
 
     def rows(self, z: Tensor, target: Tensor) -> Tensor:
         losses = self.loss.rows(self._by_copy(z), self._repeated(target)).view(len(z), -1)
@@ -65,28 +64,30 @@ class CrossFitted(Loss):
         shares = self._shares(target)
         counts = shares > 0
         per_copy = (r / torch.where(counts, shares, torch.ones_like(shares))).reshape(-1, 1)
-        moved = self.loss.prox(self._by_copy(v), self._repeated(target), per_copy).view(len(v), self.copies, -1)
+        moved = self.loss.prox(self._by_copy(v), self._repeated(target), per_copy).view(
+            len(v), self.copies, -1
+        )
         kept = v.view(moved.shape)
         return torch.where(counts[:, :, None], moved.to(v.dtype), kept).view(v.shape)
 
     def decision(self, z: Tensor) -> Tensor:
         """Of the mean output of the copies; of targets, their own."""
-        if z.shape[1] == self.n_outputs + 1:
-            return self.loss.decision(z[:, :-1])
+        if z.shape[1] == self.n_outputs + self.copies:
+            return self.loss.decision(z[:, : self.n_outputs])
         return self.loss.decision(z.view(len(z), self.copies, -1).mean(1))
 
     def unseen(self, z: Tensor, target: Tensor) -> Tensor:
         """The output of every row (N, n_outputs) by the copy that never saw it."""
-        own = target[:, -1].long().clamp_min(0)
+        own = self._shares(target).argmin(1)
         return z.view(len(z), self.copies, -1)[torch.arange(len(z), device=z.device), own]
 
     def _by_copy(self, z: Tensor) -> Tensor:
         return z.view(-1, self.n_outputs)
 
     def _repeated(self, target: Tensor) -> Tensor:
-        return target[:, :-1].repeat_interleave(self.copies, 0)
+        own = target[:, None, : self.n_outputs].expand(-1, self.copies, -1)
+        return own.reshape(-1, self.n_outputs)
 
     def _shares(self, target: Tensor) -> Tensor:
         """What every copy counts in a row, (N, copies)."""
-        others = target[:, -1:] != torch.arange(self.copies, device=target.device, dtype=target.dtype)
-        return others.to(target.dtype) / (self.copies - 1)
+        return target[:, self.n_outputs :]
