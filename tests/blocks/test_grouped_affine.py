@@ -91,7 +91,9 @@ def test_updates_are_those_of_the_dense_block_where_it_has_the_same_freedom(para
     BLOCK.update_parameters(moved, v, Term(3.0, target, prediction), penalty, work())
     assert torch.allclose(prediction, BLOCK.forward(moved, v), atol=1e-12)  # moved along
     assert (prediction - target).square().sum() * 1.5 + penalty.value(moved["W"]) < before
-    stationary = BLOCK.parameter_stationarity(params, v, Term(3.0, target, BLOCK.forward(params, v)), penalty, work())
+    stationary = BLOCK.parameter_stationarity(
+        params, v, Term(3.0, target, BLOCK.forward(params, v)), penalty, work()
+    )
     leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
     value = (BLOCK.forward(leaves, v) - target).square().sum() * 1.5 + 0.05 * leaves["W"].square().sum()
     slopes = torch.autograd.grad(value, list(leaves.values()))

@@ -22,7 +22,12 @@ def problem(name: str, n_outputs: int):
     y = torch.arange(ROWS) % n_outputs if inner.kind == "classification" else drawn(ROWS, n_outputs)
     fold = torch.arange(ROWS) % COPIES
     fold[-1] = -1
-    return loss, drawn(ROWS, COPIES * n_outputs), loss.targets(inner.encode(y, n_outputs, torch.float64), fold), fold
+    return (
+        loss,
+        drawn(ROWS, COPIES * n_outputs),
+        loss.targets(inner.encode(y, n_outputs, torch.float64), fold),
+        fold,
+    )
 
 
 LOSSES = [("cross_entropy", 3), ("cross_entropy", 2), ("squared", 1), ("huber", 2), ("squared_hinge", 2)]
@@ -52,7 +57,9 @@ def test_value_gradient_and_curvature(name, n_outputs):
         seen = [k for k in range(COPIES) if k != fold[i]]
         inner = [
             loss.loss.curvature(
-                z[i].view(COPIES, -1)[k : k + 1], target[i : i + 1, :n_outputs], move[i].view(COPIES, -1)[k : k + 1]
+                z[i].view(COPIES, -1)[k : k + 1],
+                target[i : i + 1, :n_outputs],
+                move[i].view(COPIES, -1)[k : k + 1],
             )
             for k in seen
         ]

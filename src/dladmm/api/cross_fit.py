@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from dladmm.activations import Activation
+from dladmm.activations import Activation, get_activation
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.callbacks.out_of_fold import OutOfFold
@@ -29,6 +29,7 @@ from dladmm.losses import CrossFitted, Loss, Risk
 from dladmm.network.chain import mlp
 from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
 from dladmm.network.scaling import Scaling
+from dladmm.network.soft_clip import SoftClip
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
 
@@ -37,50 +38,39 @@ Array = NDArray[Any]
 COPIES, PASSES = 4, 60
 """Copies of the network, and passes over the rows at most."""
 
-STATE_ROWS = 64
-"""Rows of the state that the result holds: nobody goes on from it, and it is saved with the network."""
+FEW_ROWS, MANY_ROWS = 32, 128
+"""Bounds of a batch, which has a sixteenth of the rows."""
 
 JUDGED_ROWS = 8192
 """Rows at most whose out-of-fold loss is looked at."""
 
-CONSTANTS = StreamingOptions(damping=1.0, momentum=0.9, stretch=0.2, smoothing=0.0, planned=False)
+STATE_ROWS = 64
+"""Rows of the state that the result holds: nobody goes on from it, and it is saved with the network."""
+
+CONSTANTS = StreamingOptions(
+    damping=1.0, momentum=0.9, stretch=0.4, smoothing=0.0, averaging=4.0, planned=False
+)
 """Shorter steps and a sharper metric than for images: on tables the step rule is what keeps from overfitting."""
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """The merged network's result, and how many passes were made."""
+    """The result of a run, with the copies merged into one network, and the passes that were made."""
 
     result: Result
     passes: int
-    sharpness: float
-
-
-def batch_rows(n_rows: int) -> int:
-    """A sixteenth of the rows, between 32 and 128."""
-    return min(n_rows, max(32, min(128, n_rows // 16)))
-
-
-def folds_of(y: Tensor, classes: bool, generator: torch.Generator) -> Tensor:
-    """The fold of every row: every class is dealt out evenly, in random order; y is (N,) or (N, n)."""
-    order = torch.randperm(len(y), generator=generator)
-    if classes:
-        order = order[torch.argsort(y[order], stable=True)]
-    fold = torch.empty(len(y), dtype=torch.long)
-    fold[order] = torch.arange(len(y)) % COPIES
-    return fold
 
 
 def fit_cross_fitted(
     widths: Sequence[int],
-    activation: str | Activation,
+    activation: str | dict[str, Any] | Activation,
     X: Array,
     y: Array,
     *,
     loss: Loss,
     seed: int,
     device: torch.device,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     passes: int | None = None,
     batch_size: int | None = None,
     callbacks: Sequence[Callback] = (),
@@ -88,56 +78,78 @@ def fit_cross_fitted(
 ) -> CrossFit:
     """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
 
-    y holds class numbers (N,) or real targets (N, n_outputs). The merged network takes X and gives y as they are, and
-    lies in float64: weights for unscaled X may be tiny or nearly cancel.
+    y holds class numbers (N,) or real targets (N, n_outputs). The merged network takes X and gives y as they are: it is
+    a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of ``COPIES`` times the width. Without a ``dtype`` training
+    is in float32 and the network in float64, so that columns far from zero lose nothing.
     """
     generator = torch.Generator().manual_seed(seed)
-    classes, n_rows, n_outputs = loss.kind == "classification", len(X), widths[-1]
+    worked, kept = dtype or torch.float32, dtype or torch.float64
+    n_rows, n_outputs = len(X), widths[-1]
     inputs = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
+    clip = SoftClip.of(inputs)
+    clipped = clip(inputs)
+    x = clipped.to(device, worked)
     targets = torch.from_numpy(np.ascontiguousarray(y))
-    scaling = Scaling.standard(inputs)
-    x = scaling.apply(inputs).to(device, dtype)
-    outputs = None if classes else Scaling.standard(targets, constant=1.0)
-    encoded = loss.encode(targets if outputs is None else outputs.apply(targets), n_outputs, dtype)
-    fold = folds_of(targets, classes, generator)
+    units = None if loss.kind == "classification" else Scaling.standard(targets, constant=1.0)
+    encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
     together = CrossFitted(loss, COPIES, n_outputs)
-    target = together.targets(encoded, fold).to(device)
+    folds = folds_of(targets if units is None else None, n_rows, generator)
+    target = together.targets(encoded, folds).to(device)
 
-    chain = ensemble(widths, COPIES, activation)
-    params = ensemble_parameters(chain, generator, dtype, device)
-    size = batch_rows(n_rows) if batch_size is None else batch_size
-    n_batches = max(1, round(n_rows / min(size, n_rows)))
-    batches = Rounds(x, target, n_batches, PASSES if passes is None else passes, seed)
-    judged = torch.randperm(n_rows, generator=generator)[:JUDGED_ROWS].to(device)
-    shown = Batch(x, target) if n_rows <= JUDGED_ROWS else batches.batch(judged)
+    f = get_activation(activation)
+    chain = ensemble(widths, COPIES, f)
+    params = ensemble_parameters(chain, generator, worked, device)
+    size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
+    batches = Rounds(x, target, max(1, round(n_rows / size)), PASSES if passes is None else passes, seed)
+    judged = Batch(x, target)
+    if n_rows > JUDGED_ROWS:
+        judged = batches.batch(torch.randperm(n_rows, generator=generator)[:JUDGED_ROWS].to(device))
     looking = OutOfFold(together)
-    options = make_options(
-        mode="streaming", max_iter=len(batches.ends), dropout=0.0, scale_inputs=False, streaming=constants
-    )
     trainer = Trainer(
         chain,
-        shown.x,
-        Risk(together, shown.target),
-        options,
+        judged.x,
+        Risk(together, judged.target),
+        make_options(
+            mode="streaming", max_iter=len(batches.ends), dropout=0.0, scale_inputs=False, streaming=constants
+        ),
         params=params,
         callbacks=[looking, *callbacks],
         seed=seed,
         batches=batches,
     )
-    result = trainer.fit()
-    made = batches.passes_until(result.history.n_iter)
-    params = [{name: p.double() for name, p in block.items()} for block in result.state.params]
-    found = scaling.fold(merged(params, COPIES, looking.sharpness))
-    if outputs is not None:
-        found[-1] = unscaled(found[-1], outputs)
-    network = mlp([widths[0], *(COPIES * n for n in widths[1:-1]), n_outputs], activation)
+    run = trainer.fit()
+
+    exact = [{name: p.double() for name, p in block.items()} for block in run.state.params]
+    found = merged(exact, COPIES, looking.sharpness)
+    if units is not None:
+        found[-1] = in_units(found[-1], units)
+    found = [{name: p.to(kept) for name, p in block.items()} for block in found]
+    network = mlp([widths[0], *(COPIES * n for n in widths[1:-1]), n_outputs], f)
+    module = nn.Sequential(clip.to(device, kept), *network.to_module(found).children())
     few = slice(min(n_rows, STATE_ROWS))
-    risk = Risk(loss, loss.encode(targets[few], n_outputs, torch.float64).to(device))
-    state = Engine(network, inputs[few].to(device), risk).feasible_state(found, result.state.rho, result.state.nu)
-    whole = Result(result.status, result.history, result.certificate, network.to_module(found), state)
-    return CrossFit(whole, made, looking.sharpness)
+    risk = Risk(loss, loss.encode(targets[few], n_outputs, kept).to(device))
+    engine = Engine(network, clipped[few].to(device, kept), risk)
+    state = engine.feasible_state(found, run.state.rho, run.state.nu)
+    whole = Result(run.status, run.history, run.certificate, module, state)
+    return CrossFit(whole, batches.passes_until(run.history.n_iter))
 
 
-def unscaled(last: Params, outputs: Scaling) -> Params:
-    """The last layer with outputs in the targets' own units."""
-    return {"W": last["W"] * outputs.scale[:, None], "b": last["b"] * outputs.scale + outputs.shift}
+def batch_rows(n_rows: int) -> int:
+    """A sixteenth of the rows, between 32 and 128."""
+    return max(FEW_ROWS, min(MANY_ROWS, n_rows // 16))
+
+
+def folds_of(labels: Tensor | None, n_rows: int, generator: torch.Generator) -> Tensor:
+    """The fold of every row, at random; every class of ``labels`` (N,) is dealt out evenly."""
+    order = torch.randperm(n_rows, generator=generator)
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    fold = torch.empty(n_rows, dtype=torch.long)
+    fold[order] = torch.arange(n_rows) % COPIES
+    return fold
+
+
+def in_units(last: Params, units: Scaling) -> Params:
+    """A last layer whose outputs are in the targets' own units."""
+    scale, shift = units.scale.to(last["W"]), units.shift.to(last["W"])
+    return {"W": last["W"] * scale[:, None], "b": last["b"] * scale + shift}

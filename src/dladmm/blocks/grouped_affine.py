@@ -20,8 +20,8 @@ from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 class GroupedAffine(Block):
     """``g((W, b), a)_k = a_k W_k^T + b_k`` for the groups k of columns of a: a block-diagonal :class:`Affine`.
 
-    v is (N, groups * n_in), the output (N, groups * n_out); W is (groups * n_out, n_in), group after group. Products are
-    batched over the groups, so no entry outside the diagonal is ever formed.
+    v is (N, groups * n_in), the output (N, groups * n_out); W is (groups * n_out, n_in), group after group. Products
+    are batched over the groups, so no entry outside the diagonal is ever formed.
     """
 
     support = Support.COUNTS | Support.RANKS | Support.RECORDING
@@ -34,7 +34,8 @@ class GroupedAffine(Block):
                 f"a grouped affine block needs groups, inputs and outputs, got {groups} of {n_in} -> {n_out}."
             )
         self.groups, self.inputs, self.outputs = groups, n_in, n_out
-        self.n_in, self.n_out = groups * n_in, groups * n_out
+        self.n_in: int = groups * n_in
+        self.n_out: int = groups * n_out
 
     def __repr__(self) -> str:
         return f"GroupedAffine({self.groups} x {self.inputs} -> {self.outputs})"
@@ -50,7 +51,7 @@ class GroupedAffine(Block):
 
     def join(self, parts: Tensor) -> Tensor:
         """(groups, N, columns of a group) as (N, all columns)."""
-        return parts.transpose(0, 1).reshape(parts.shape[1], -1)
+        return parts.transpose(0, 1).reshape(parts.shape[1], -1).contiguous()
 
     def weights(self, W: Tensor) -> Tensor:
         """W as (groups, n_out, n_in)."""
@@ -66,7 +67,8 @@ class GroupedAffine(Block):
 
     def dense(self, params: Params) -> Params:
         """The parameters of the same map as one :class:`Affine`."""
-        return {"W": torch.block_diag(*self.weights(params["W"])), "b": params["b"]}
+        W: Tensor = torch.block_diag(*self.weights(params["W"]))  # type: ignore[no-untyped-call]
+        return {"W": W, "b": params["b"]}
 
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work

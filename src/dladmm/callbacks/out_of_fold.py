@@ -27,7 +27,7 @@ FEW_STEPS = {"classification": 60, "regression": 100}
 
 
 class OutOfFold(Callback):
-    """Stops a cross-fitted run when the out-of-fold loss no longer falls; keeps the best parameters and their sharpness.
+    """Ends a cross-fitted run when the out-of-fold loss no longer falls; keeps the best parameters and their sharpness.
 
     Attributes
     ----------

@@ -40,8 +40,8 @@ FIRST, EARLY = 8, 128
 RECORDED_FROM = 24
 """Batches before launches are recorded on a GPU: recording takes as long as a dozen of them."""
 
-METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
-"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
+METRIC_AGE = 4.0
+"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average (``averaging``)."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
@@ -151,7 +151,8 @@ class Streaming:
         if heavy:
             shares.metric.fill_(METRIC_AGE / (h + METRIC_AGE - 1))
             shares.lengths.fill_(max(NEWEST, 1 / h))
-            shares.average.fill_((AVERAGE_AGE + 1) / (h + AVERAGE_AGE))
+            age = self.options.averaging
+            shares.average.fill_((age + 1) / (h + age))
         shares.fading.fill_(self._fading())
 
     def _fading(self) -> float:

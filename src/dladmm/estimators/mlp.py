@@ -11,7 +11,8 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classi
 from sklearn.utils.validation import validate_data
 
 from dladmm.base.errors import InputError
-from dladmm.estimators.base import MLPBase, classes_of
+from dladmm.estimators.base import MLPBase
+from dladmm.estimators.checks import classes_of
 from dladmm.losses import Loss, get_loss
 
 Array = NDArray[Any]

@@ -1,8 +1,8 @@
 """Copies of an MLP side by side as one chain, and the copies merged into one ordinary MLP.
 
 All copies read the same inputs, so their first layers are one affine block; further layers are block-diagonal. The mean
-of the copies' outputs is linear in them, so it is a last layer too: the merged network is an MLP of ``copies`` times the
-width, with zeros between the copies.
+of the copies' outputs is linear in them, so it is a last layer too: the merged network is an MLP of ``copies`` times
+the width, with zeros between the copies.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dladmm.blocks import Affine, Block, Elementwise, GroupedAffine, Params
 from dladmm.network.chain import Chain
 
 EDGE_SCALE = 0.3
-"""First and last layers start at this share of the usual size: the first learns features instead of keeping random ones,
-the last starts with nearly equal outputs. Layers between keep He's size, which a signal survives at any depth."""
+"""First and last layers start at this share of the usual size: the first learns features instead of keeping random
+ones, the last starts with nearly equal outputs. Layers between keep He's size, which a signal survives at any depth."""
 
 
-def ensemble(widths: Sequence[int], copies: int, activation: str | Activation = "relu") -> Chain:
+def ensemble(widths: Sequence[int], copies: int, activation: Activation | str = "relu") -> Chain:
     """So many copies of ``mlp(widths, activation)`` as one chain; its output is (N, copies * widths[-1])."""
     blocks: list[Block] = []
     for l, (n_in, n_out) in enumerate(pairwise(widths)):
@@ -43,12 +43,9 @@ def ensemble_parameters(
     return params
 
 
-def copy_of(chain: Chain, params: Sequence[Params], copies: int, k: int) -> list[Params]:
+def copy_of(params: Sequence[Params], copies: int, k: int) -> list[Params]:
     """The parameters of copy k alone, those of an ordinary MLP."""
-    found: list[Params] = []
-    for block in params:
-        found.append({name: p.chunk(copies)[k].clone() for name, p in block.items()})
-    return found
+    return [{name: p.chunk(copies)[k].clone() for name, p in block.items()} for block in params]
 
 
 def merged(params: Sequence[Params], copies: int, sharpness: float = 1.0) -> list[Params]:
@@ -66,7 +63,13 @@ def merged(params: Sequence[Params], copies: int, sharpness: float = 1.0) -> lis
             W = sum_of(by_copy) if l == 0 else torch.cat(by_copy, dim=1)
             found.append({"W": W * share, "b": sum_of(b.chunk(copies)) * share})
         else:
-            found.append({"W": W if l == 0 else torch.block_diag(*W.chunk(copies)), "b": b})
+            found.append({"W": W if l == 0 else block_diagonal(W.chunk(copies)), "b": b})
+    return found
+
+
+def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
+    """The matrix with these along its diagonal and zeros elsewhere."""
+    found: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
     return found
 
 
