@@ -48,7 +48,7 @@ def iris():
 def fitted(iris):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return MLPClassifier((20,), max_iter=60, random_state=0).fit(*iris)
+        return MLPClassifier((20,), mode="accelerated", max_iter=60, random_state=0).fit(*iris)
 
 
 def test_attributes(iris, fitted):
@@ -115,7 +115,7 @@ def test_regression_one_and_several_outputs(loss):
 
 def test_convergence_warning_names_the_knob(iris):
     with pytest.warns(ConvergenceWarning, match="Raise max_iter"):
-        MLPClassifier((5,), max_iter=2).fit(*iris)
+        MLPClassifier((5,), mode="accelerated", max_iter=2).fit(*iris)
 
 
 @quiet
@@ -124,7 +124,7 @@ def test_warm_start_goes_on_from_the_weights(iris):
     first = clf.fit(*iris).history_["loss"][-1]
     second = clf.fit(*iris).history_["loss"][-1]
     assert second < first
-    cold = MLPClassifier((10,), max_iter=15, random_state=0).fit(*iris).fit(*iris)
+    cold = MLPClassifier((10,), mode="accelerated", max_iter=15, random_state=0).fit(*iris).fit(*iris)
     assert cold.history_["loss"][-1] == first
     with pytest.raises(InputError, match="same classes"):
         clf.fit(iris[0][:100], iris[1][:100])

@@ -41,7 +41,7 @@ RECORDED_FROM = 24
 """Batches before launches are recorded on a GPU: recording takes as long as a dozen of them."""
 
 METRIC_AGE = 4.0
-"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average (``averaging``)."""
+"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"

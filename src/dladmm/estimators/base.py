@@ -23,14 +23,14 @@ from dladmm.base.errors import InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
-from dladmm.engine.options import AutoMode, given
+from dladmm.engine.options import AutoMode, given, make_options
 from dladmm.estimators.checks import finite_output, progress, widths
 from dladmm.estimators.choosing import CROSS_FITTED, dense, mode_of
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
 from dladmm.network.chain import mlp
-from dladmm.training.checks import check_device, check_dtype
+from dladmm.training.checks import check_callbacks, check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
@@ -155,6 +155,8 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
 
     def _fit_copies(self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int) -> Self:
         """Cross-fitted copies of the network, merged into one of several times the width."""
+        asked = given(max_iter=self.max_iter, batch_size=self.batch_size)
+        make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
         found = fit_cross_fitted(
             [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs],
             self.activation,
@@ -166,7 +168,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             dtype=None if self.dtype == "auto" else check_dtype(self.dtype),
             passes=self.max_iter,
             batch_size=self.batch_size,
-            callbacks=self._callbacks(),
+            callbacks=check_callbacks(self._callbacks()),
         )
         self._set_fitted(found.result, loss, found.passes)
         self.n_iter_, self.n_networks_ = found.passes, COPIES
