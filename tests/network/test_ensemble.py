@@ -76,7 +76,7 @@ def test_equal_copies_learn_as_one_network_does(name):
 
 def test_labels_of_a_fold_reach_its_copy_through_the_length_of_the_step_alone():
     """Every copy's direction is free of the labels of its own fold; how far all go together is one number."""
-    chain, params = fresh([5, 7, 6, 3])
+    chain, params = fresh([5, 7, 6, 3], "tanh")
     inner, fold, x = get_loss("cross_entropy"), torch.arange(ROWS) % COPIES, drawn(ROWS, 5)
     loss = CrossFitted(inner, COPIES, 3)
     y = torch.arange(ROWS) % 3
