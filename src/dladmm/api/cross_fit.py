@@ -110,7 +110,12 @@ def fit_cross_fitted(
         judged.x,
         Risk(together, judged.target),
         make_options(
-            mode="streaming", max_iter=len(batches.ends), dropout=0.0, scale_inputs=False, streaming=constants
+            mode="streaming",
+            max_iter=len(batches.ends),
+            dropout=0.0,
+            scale_inputs=False,
+            streaming=constants,
+            diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
         ),
         params=params,
         callbacks=[looking, *callbacks],

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.base import checked_weight
 from dladmm.activations.jumps import JumpFunction
-from dladmm.activations.piecewise import PiecewiseLinear
+from dladmm.activations.piecewise import PiecewiseLinear, ReLU
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.execution import nothing, one_pass
 from dladmm.compute.passes import squared_norm
@@ -68,6 +68,8 @@ class Elementwise(Block):
         """``f'(z) gradient``; of a jump the derivative of its surrogate, which is what resynchronised sweeps see."""
         if isinstance(self.activation, JumpFunction):
             return surrogate_through(self.activation, v).slope(v) * gradient
+        if isinstance(self.activation, ReLU) and not work.how.avoids_waiting(v):
+            return torch.ops.aten.threshold_backward(gradient, v, 0)  # type: ignore[no-any-return]
         out = torch.empty_like(gradient)
         _times_derivative(work.how, out, v, gradient, activation=self.activation)
         return out
@@ -75,6 +77,8 @@ class Elementwise(Block):
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         if isinstance(self.activation, JumpFunction):
             return surrogate_through(self.activation, v).slope(v) * move
+        if isinstance(self.activation, ReLU):
+            return torch.ops.aten.threshold_backward(move, v, 0)  # type: ignore[no-any-return]
         return self.activation.write_derivative(v, torch.empty_like(v)).mul_(move)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from dladmm.base.history import Status
@@ -16,7 +15,7 @@ from dladmm.losses import CrossFitted
 if TYPE_CHECKING:
     from dladmm.training.trainer import Trainer
 
-SHARPNESS = (1.0, 1.5, 1.25, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
+SHARPNESS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.5)
 """Multiples of the outputs among which the out-of-fold loss chooses."""
 
 PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 3, 0.01, 1e-3
@@ -45,10 +44,14 @@ class OutOfFold(Callback):
         target = trainer.engine.risk.target
         z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, : self.loss.n_outputs]
         value, sharpness = self._judged(z, y)
-        trainer.history.amend(val_loss=value)
+        # All variables follow the forward pass: the objective is the training loss, summed over the rows
+        objective = trainer.history.last("objective") or 0.0
+        trainer.history.amend(loss=objective / len(z), val_loss=value)
         if self.loss.kind == "classification":
-            hits = self.loss.loss.decision(z) == self.loss.loss.decision(y)
-            trainer.history.amend(val_accuracy=float(hits.double().mean()))
+            truth = self.loss.decision(target)
+            for column, outputs in (("val_accuracy", z), ("train_accuracy", trainer.state.outputs[-1])):
+                hits = (self.loss.loss if outputs is z else self.loss).decision(outputs) == truth
+                trainer.history.amend(**{column: float(hits.double().mean())})
         if not math.isfinite(value):
             trainer.request_stop(Status.NON_FINITE)
             return
@@ -65,11 +68,26 @@ class OutOfFold(Callback):
             trainer.request_stop(Status.EARLY_STOPPED)
 
     def _judged(self, z: Tensor, y: Tensor) -> tuple[float, float]:
-        """The mean loss at the best sharpness, where outputs are logits; else at 1."""
-        rows, multiples = self.loss.loss.rows, SHARPNESS if self.loss.loss.takes_soft_labels else (1.0,)
-        values = torch.stack([rows(z * multiple, y).double().mean() for multiple in multiples])
-        least = int(values.argmin())
-        return float(values[least]), multiples[least]
+        """The mean loss at the best sharpness, where outputs are logits; else at 1.
+
+        The loss is convex in the sharpness: from the best one so far it is followed downhill.
+        """
+        values: dict[int, float] = {}
+
+        def value(place: int) -> float:
+            if place not in values:
+                inside = 0 <= place < len(SHARPNESS)
+                rows = self.loss.loss.rows(z * SHARPNESS[place], y) if inside else None
+                values[place] = math.inf if rows is None else float(rows.double().mean())
+            return values[place]
+
+        place = SHARPNESS.index(self.sharpness)
+        while self.loss.loss.takes_soft_labels:
+            best = min((place, place - 1, place + 1), key=value)
+            if best == place:
+                break
+            place = best
+        return value(place), SHARPNESS[place]
 
     def on_loop_end(self, trainer: Trainer) -> None:
         if self._params is not None and self.best_iteration != trainer.history.n_iter:
