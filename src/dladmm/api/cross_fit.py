@@ -90,7 +90,7 @@ def fit_cross_fitted(
     clipped = clip(inputs)
     x = clipped.to(device, worked)
     targets = torch.from_numpy(np.ascontiguousarray(y))
-    units = None if loss.kind == "classification" else Scaling.standard(targets, constant=1.0)
+    units = None if loss.kind == "classification" else Scaling.standard(targets)
     encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
     together = CrossFitted(loss, COPIES, n_outputs)
     folds = folds_of(targets if units is None else None, n_rows, generator)
@@ -155,6 +155,7 @@ def folds_of(labels: Tensor | None, n_rows: int, generator: torch.Generator) -> 
 
 
 def in_units(last: Params, units: Scaling) -> Params:
-    """A last layer whose outputs are in the targets' own units."""
-    scale, shift = units.scale.to(last["W"]), units.shift.to(last["W"])
+    """A last layer whose outputs are in the targets' own units; a constant target is answered with itself."""
+    finite = units.scale.isfinite()
+    scale, shift = torch.where(finite, units.scale, 0.0).to(last["W"]), units.shift.to(last["W"])
     return {"W": last["W"] * scale[:, None], "b": last["b"] * scale + shift}

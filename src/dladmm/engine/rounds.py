@@ -16,7 +16,7 @@ FIRST_STEPS = 4
 
 
 def looks(passes: int, batches_in_pass: int) -> list[int]:
-    """After which passes a run of so many looks at its held-out rows: 1, 2, 3, 4, 5, 6, 7, 8, 10, ... and the last."""
+    """After which passes a run of so many looks at its held-out rows: 1, 2, 3, 4, 5, 6, 7, 9, 12, ... and the last."""
     found, look = [], float(max(1, -(-FIRST_STEPS // batches_in_pass)))
     while look < passes:
         found.append(int(look))

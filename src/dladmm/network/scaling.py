@@ -162,16 +162,16 @@ class Scaling:
         return cls(torch.zeros_like(scale), scale)
 
     @classmethod
-    def standard(cls, x: Tensor, constant: float = math.inf) -> Scaling:
-        """Mean 0 and deviation 1 of every column of x (N, n); constant columns are divided by ``constant``.
+    def standard(cls, x: Tensor) -> Scaling:
+        """Mean 0 and deviation 1 of every column of x (N, n).
 
-        Infinity lets a constant column count for nothing, also where it is not constant in other rows.
+        The scale of a constant column is infinite: it counts for nothing, also where it is not constant in other rows.
         """
         shift = _mean(x, None)
         largest = _largest_deviation(x, shift)  # divided by first: squares of very large numbers are infinite
         deviation = ((x - shift) / largest).square_().mean(0).sqrt_()
         varies = (x.amax(0) > x.amin(0)) & (deviation > 0)
-        return cls(shift, torch.where(varies, largest * deviation, torch.full_like(shift, constant)))
+        return cls(shift, torch.where(varies, largest * deviation, torch.full_like(shift, math.inf)))
 
     def apply(self, x: Inputs) -> Inputs:
         """The scaled inputs, of the shape and layout of x."""
