@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import os
 import statistics
 import sys
@@ -150,10 +151,9 @@ def read_index(folder: Path) -> dict[str, dict[str, str]]:
 
 def read_table(folder: Path, entry: dict[str, str], rows: int) -> tuple[Array, Array]:
     """Features and targets; columns that are not numbers are numbered by their sorted values."""
-    whole = np.genfromtxt(
-        folder / entry["kind"] / f"{entry['name']}.tsv.gz", delimiter="\t", names=None, dtype=str
-    )
-    names, cells = whole[0].tolist(), whole[1:]
+    with gzip.open(folder / entry["kind"] / f"{entry['name']}.tsv.gz", "rt", encoding="utf-8") as file:
+        names, *lines = (line.rstrip("\n").split("\t") for line in file)
+    cells = np.array(lines)
 
     def numbers(column: Array) -> Array:
         try:
