@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
-from dladmm.api.cross_fit import COPIES, batch_rows, folds_of
+from dladmm.api.cross_fit import COPIES, COPIES_OF_SMALL, batch_rows, copies_for, folds_of
 from dladmm.engine.rounds import Rounds, looks
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.network.soft_clip import LIMIT, SoftClip
@@ -91,8 +91,8 @@ def test_the_network_is_an_ordinary_one():
     X, y = load_iris(return_X_y=True)
     clf = MLPClassifier((20,), random_state=0).fit(X, y)
     assert clf.status_ is Status.EARLY_STOPPED
-    assert clf.n_networks_ == COPIES
-    assert [c.shape for c in clf.coefs_] == [(4, 20 * COPIES), (20 * COPIES, 3)]
+    assert clf.n_networks_ == COPIES_OF_SMALL
+    assert [c.shape for c in clf.coefs_] == [(4, 160), (160, 3)]
     clip = clf.module_[0]
     assert isinstance(clip, SoftClip)
     inputs = clip(torch.from_numpy(X)).numpy()
@@ -116,7 +116,7 @@ def test_saved_loaded_pickled_and_exported(tmp_path):
     again = MLPClassifier.load(tmp_path / "f")
     assert (again.predict_proba(X) == clf.predict_proba(X)).all()
     assert (again.predict(X) == clf.predict(X)).all()
-    assert again.n_networks_ == COPIES
+    assert again.n_networks_ == COPIES_OF_SMALL
     assert (pickle.loads(pickle.dumps(clf)).predict(X) == clf.predict(X)).all()
     traced = torch.export.export(clf.module_, (torch.from_numpy(X),))
     assert torch.allclose(traced.module()(torch.from_numpy(X)), clf.module_(torch.from_numpy(X)))
@@ -243,15 +243,16 @@ def test_callbacks_see_the_rounds_and_may_stop_the_run():
 
 def test_folds_are_even_in_every_class():
     y = torch.arange(103) % 3
-    fold = folds_of(y, 103, torch.Generator().manual_seed(0))
+    fold = folds_of(y, 103, COPIES, torch.Generator().manual_seed(0))
     for label in range(3):
         counts = torch.bincount(fold[y == label], minlength=COPIES)
         assert int(counts.max() - counts.min()) <= 1
-    assert torch.bincount(folds_of(None, 10, torch.Generator())).tolist() == [3, 3, 2, 2]
+    assert torch.bincount(folds_of(None, 10, COPIES, torch.Generator())).tolist() == [3, 3, 2, 2]
 
 
-def test_batches_are_a_sixteenth_of_the_rows():
-    assert [batch_rows(n) for n in (20, 512, 800, 2048, 40_000)] == [32, 32, 50, 128, 128]
+def test_batches_and_copies_follow_the_number_of_rows():
+    assert [batch_rows(n) for n in (20, 256, 800, 1024, 40_000)] == [32, 32, 100, 128, 128]
+    assert [copies_for(n) for n in (20, 999, 1000, 40_000)] == [8, 8, 4, 4]
 
 
 def test_rounds_hold_the_passes_between_two_looks():

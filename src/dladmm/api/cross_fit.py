@@ -35,11 +35,14 @@ from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
 
-COPIES, PASSES = 4, 60
-"""Copies of the network, and passes over the rows at most."""
+PASSES = 60
+"""Passes over the rows at most."""
+
+SMALL_TABLE, COPIES_OF_SMALL, COPIES = 1000, 8, 4
+"""Copies of the network, more of them below so many rows: there a fold costs most, and time is that of the launches."""
 
 FEW_ROWS, MANY_ROWS = 32, 128
-"""Bounds of a batch, which has a sixteenth of the rows."""
+"""Bounds of a batch, which has an eighth of the rows."""
 
 JUDGED_ROWS = 8192
 """Rows at most whose out-of-fold loss is looked at."""
@@ -59,6 +62,7 @@ class CrossFit:
 
     result: Result
     passes: int
+    copies: int
 
 
 def fit_cross_fitted(
@@ -79,12 +83,12 @@ def fit_cross_fitted(
     """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
 
     y holds class numbers (N,) or real targets (N, n_outputs). The merged network takes X and gives y as they are: it is
-    a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of ``COPIES`` times the width. Without a ``dtype`` training
+    a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of ``copies`` times the width. Without a ``dtype`` training
     is in float32 and the network in float64, so that columns far from zero lose nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     worked, kept = dtype or torch.float32, dtype or torch.float64
-    n_rows, n_outputs = len(X), widths[-1]
+    n_rows, n_outputs, copies = len(X), widths[-1], copies_for(len(X))
     inputs = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
     clip = SoftClip.of(inputs)
     clipped = clip(inputs)
@@ -92,12 +96,12 @@ def fit_cross_fitted(
     targets = torch.from_numpy(np.ascontiguousarray(y))
     units = None if loss.kind == "classification" else Scaling.standard(targets)
     encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
-    together = CrossFitted(loss, COPIES, n_outputs)
-    folds = folds_of(targets if units is None else None, n_rows, generator)
+    together = CrossFitted(loss, copies, n_outputs)
+    folds = folds_of(targets if units is None else None, n_rows, copies, generator)
     target = together.targets(encoded, folds).to(device)
 
     f = get_activation(activation)
-    chain = ensemble(widths, COPIES, f)
+    chain = ensemble(widths, copies, f)
     params = ensemble_parameters(chain, generator, worked, device)
     size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
     batches = Rounds(x, target, max(1, round(n_rows / size)), PASSES if passes is None else passes, seed)
@@ -125,32 +129,37 @@ def fit_cross_fitted(
     run = trainer.fit()
 
     exact = [{name: p.double() for name, p in block.items()} for block in run.state.params]
-    found = merged(exact, COPIES, looking.sharpness)
+    found = merged(exact, copies, looking.sharpness)
     if units is not None:
         found[-1] = in_units(found[-1], units)
     found = [{name: p.to(kept) for name, p in block.items()} for block in found]
-    network = mlp([widths[0], *(COPIES * n for n in widths[1:-1]), n_outputs], f)
+    network = mlp([widths[0], *(copies * n for n in widths[1:-1]), n_outputs], f)
     module = nn.Sequential(clip.to(device, kept), *network.to_module(found).children())
     few = slice(min(n_rows, STATE_ROWS))
     risk = Risk(loss, loss.encode(targets[few], n_outputs, kept).to(device))
     engine = Engine(network, clipped[few].to(device, kept), risk)
     state = engine.feasible_state(found, run.state.rho, run.state.nu)
     whole = Result(run.status, run.history, run.certificate, module, state)
-    return CrossFit(whole, batches.passes_until(run.history.n_iter))
+    return CrossFit(whole, batches.passes_until(run.history.n_iter), copies)
+
+
+def copies_for(n_rows: int) -> int:
+    """8 copies for small tables, else 4."""
+    return COPIES_OF_SMALL if n_rows < SMALL_TABLE else COPIES
 
 
 def batch_rows(n_rows: int) -> int:
-    """A sixteenth of the rows, between 32 and 128."""
-    return max(FEW_ROWS, min(MANY_ROWS, n_rows // 16))
+    """An eighth of the rows, between 32 and 128."""
+    return max(FEW_ROWS, min(MANY_ROWS, n_rows // 8))
 
 
-def folds_of(labels: Tensor | None, n_rows: int, generator: torch.Generator) -> Tensor:
+def folds_of(labels: Tensor | None, n_rows: int, copies: int, generator: torch.Generator) -> Tensor:
     """The fold of every row, at random; every class of ``labels`` (N,) is dealt out evenly."""
     order = torch.randperm(n_rows, generator=generator)
     if labels is not None:
         order = order[torch.argsort(labels[order], stable=True)]
     fold = torch.empty(n_rows, dtype=torch.long)
-    fold[order] = torch.arange(n_rows) % COPIES
+    fold[order] = torch.arange(n_rows) % copies
     return fold
 
 

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from dladmm.api.cross_fit import COPIES, fit_cross_fitted
+from dladmm.api.cross_fit import fit_cross_fitted
 from dladmm.api.train import train
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
@@ -171,7 +171,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             callbacks=check_callbacks(self._callbacks()),
         )
         self._set_fitted(found.result, loss, found.passes)
-        self.n_iter_, self.n_networks_ = found.passes, COPIES
+        self.n_iter_, self.n_networks_ = found.passes, found.copies
         return self
 
     def _iterations(self, n_rows: int, model: Any, mode: str) -> int:

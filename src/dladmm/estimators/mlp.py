@@ -29,8 +29,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
     mode : {"auto", "accelerated", "convergent", "streaming"}
-        "auto" trains four cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more
-        and "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every
+        "auto" trains cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more and "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every
         iteration, and the objective never rises. "convergent" is the paper's algorithm with its certificate.
         "streaming" makes a sweep per mini-batch, for many rows. All but "convergent" scale the features; in streaming
         mode sparse rows stay sparse.
@@ -80,7 +79,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     n_iter_ : int
         Iterations, or passes over the rows.
     n_networks_ : int
-        Copies that the network is merged from: 4 where "auto" cross-fits, else 1.
+        Copies that the network is merged from: 4 or 8 where "auto" cross-fits, else 1.
     n_features_in_ : int
     loss_ : float
         The last mean training loss; that of copies is in units in which the targets have deviation 1.
@@ -94,9 +93,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
     Notes
     -----
-    Cross-fitted copies: no copy learns from its own quarter of the rows. The loss of every row by the copy that never
+    Cross-fitted copies: four, or eight below 1,000 rows, none of which learns from its own fold of the rows. The loss of every row by the copy that never
     saw it (``val_loss`` of the history) ends the run, says which parameters are kept, and how sharp probabilities are.
-    The copies are then merged into one network of four times the width, whose output is their mean; features are
+    The copies are then merged into one network of so many times the width, whose output is their mean; features are
     standardised and outliers drawn in by its first layer, :class:`~dladmm.network.soft_clip.SoftClip`. A row of the
     history is one or several passes.
 
