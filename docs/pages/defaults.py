@@ -50,6 +50,26 @@ def results_table(part: str) -> str:
     return "\n".join(markdown_table(heads, rows))
 
 
+def readme_rows() -> list[tuple[str, ...]]:
+    """Ours on all tables beside scikit-learn's MLP and mini-batch Adam."""
+    found = []
+    report = _record("tabular-defaults")
+    for part, score, form in (("classification", "accuracy", "{:.1%}"), ("regression", "R^2", "{:.3f}")):
+        by_name = {entry["method"]: entry for entry in report[part]}
+        ours, beside = by_name["ours"], by_name["standardised" if part == "classification" else "adam"]
+        name = (
+            "scikit-learn's MLP behind StandardScaler"
+            if part == "classification"
+            else "standardised mini-batch Adam"
+        )
+        counted = f"won {beside['wins']}, tied {beside['ties']}, lost {beside['losses']}"
+        what = f"{ours['tables']} {part} tables, default estimators, mean {score}; {counted}"
+        shown = form.format(ours["score"]).replace("%", " %")
+        other = form.format(beside["score"]).replace("%", " %")
+        found.append((what, f"**{shown}**", f"{name} {other}", "`python benchmarks/tabular.py`"))
+    return found
+
+
 def settings_table() -> str:
     """What each constant is worth, one change at a time."""
     rows = [

@@ -29,10 +29,11 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
     mode : {"auto", "accelerated", "convergent", "streaming"}
-        "auto" trains cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more and "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every
-        iteration, and the objective never rises. "convergent" is the paper's algorithm with its certificate.
-        "streaming" makes a sweep per mini-batch, for many rows. All but "convergent" scale the features; in streaming
-        mode sparse rows stay sparse.
+        "auto" trains cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more and
+        "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every iteration,
+        and the objective never rises. "convergent" is the paper's algorithm with its certificate. "streaming" makes a
+        sweep per mini-batch, for many rows. All but "convergent" scale the features; in streaming mode sparse rows
+        stay sparse.
     rho, nu : float, optional
         Weights of the hard and of the relaxed constraints; None is the default of the mode (in convergent mode rho is
         ``3H``, inside the certified region).
@@ -93,11 +94,11 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
     Notes
     -----
-    Cross-fitted copies: four, or eight below 1,000 rows, none of which learns from its own fold of the rows. The loss of every row by the copy that never
-    saw it (``val_loss`` of the history) ends the run, says which parameters are kept, and how sharp probabilities are.
-    The copies are then merged into one network of so many times the width, whose output is their mean; features are
-    standardised and outliers drawn in by its first layer, :class:`~dladmm.network.soft_clip.SoftClip`. A row of the
-    history is one or several passes.
+    Cross-fitted copies: four, or eight below 1,000 rows, none of which learns from its own fold of the rows. The loss
+    of every row by the copy that never saw it (``val_loss`` of the history) ends the run, says which parameters are
+    kept, and how sharp probabilities are. The copies are then merged into one network of so many times the width, whose
+    output is their mean; features are standardised and outliers drawn in by its first layer,
+    :class:`~dladmm.network.soft_clip.SoftClip`. A row of the history is one or several passes.
 
     "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, sample weights,
     early stopping, a warm start, activations with jumps, fewer than 20 rows, more than 2,000 features, or several
