@@ -84,6 +84,17 @@ def test_settings_are_checked_as_in_other_modes():
             MLPClassifier(**bad).fit(X, y)
 
 
+def test_weights_of_zero_may_not_leave_one_class():
+    X, y = blobs(60, 2)
+    with pytest.raises(InputError, match="one class only"):
+        MLPClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
+    most = np.arange(60) > 5  # weights of 0 and 1 only leave rows out
+    kept = MLPClassifier((5,), random_state=0).fit(X, y, sample_weight=most.astype(float))
+    assert (
+        kept.predict_proba(X) == MLPClassifier((5,), random_state=0).fit(X[most], y[most]).predict_proba(X)
+    ).all()
+
+
 # What comes out ----------------------------------------------------------------------------------------------------
 
 

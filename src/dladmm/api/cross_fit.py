@@ -20,6 +20,7 @@ from dladmm.activations import Activation, get_activation
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.callbacks.out_of_fold import OutOfFold
+from dladmm.compute.communicator import ALONE
 from dladmm.engine.batches import Batch
 from dladmm.engine.options import make_options
 from dladmm.engine.rounds import Rounds
@@ -30,6 +31,7 @@ from dladmm.network.chain import mlp
 from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
 from dladmm.network.scaling import Scaling
 from dladmm.network.soft_clip import SoftClip
+from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
 
@@ -96,6 +98,7 @@ def fit_cross_fitted(
     targets = torch.from_numpy(np.ascontiguousarray(y))
     units = None if loss.kind == "classification" else Scaling.standard(targets)
     encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
+    check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
     folds = folds_of(targets if units is None else None, n_rows, copies, generator)
     target = together.targets(encoded, folds).to(device)
