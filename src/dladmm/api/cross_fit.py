@@ -79,24 +79,27 @@ def fit_cross_fitted(
     dtype: torch.dtype | None = None,
     passes: int | None = None,
     batch_size: int | None = None,
+    sample_weight: Array | None = None,
     callbacks: Sequence[Callback] = (),
     constants: StreamingOptions = CONSTANTS,
 ) -> CrossFit:
     """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
 
-    y holds class numbers (N,) or real targets (N, n_outputs). The merged network takes X and gives y as they are: it is
-    a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of ``copies`` times the width. Without a ``dtype`` training
-    is in float32 and the network in float64, so that columns far from zero lose nothing.
+    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count. The
+    merged network takes X and gives y as they are: it is a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of
+    ``copies`` times the width. Without a ``dtype`` training is in float32 and the network in float64, so that columns
+    far from zero lose nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     worked, kept = dtype or torch.float32, dtype or torch.float64
     n_rows, n_outputs, copies = len(X), widths[-1], copies_for(len(X))
     inputs = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
-    clip = SoftClip.of(inputs)
+    weight = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, np.float64))[:, None]
+    clip = SoftClip.of(inputs, weight)
     clipped = clip(inputs)
     x = clipped.to(device, worked)
     targets = torch.from_numpy(np.ascontiguousarray(y))
-    units = None if loss.kind == "classification" else Scaling.standard(targets)
+    units = None if loss.kind == "classification" else Scaling.standard(targets, weight)
     encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
     check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
@@ -107,8 +110,10 @@ def fit_cross_fitted(
     chain = ensemble(widths, copies, f)
     params = ensemble_parameters(chain, generator, worked, device)
     size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
-    batches = Rounds(x, target, max(1, round(n_rows / size)), PASSES if passes is None else passes, seed)
-    judged = Batch(x, target)
+    counts = None if weight is None else (weight / weight.mean()).to(device, worked)
+    n_batches = max(1, round(n_rows / size))
+    batches = Rounds(x, target, counts, n_batches, PASSES if passes is None else passes, seed)
+    judged = Batch(x, target, None, counts)
     if n_rows > JUDGED_ROWS:
         judged = batches.batch(torch.randperm(n_rows, generator=generator)[:JUDGED_ROWS].to(device))
     looking = OutOfFold(together)
@@ -125,6 +130,7 @@ def fit_cross_fitted(
             diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
         ),
         params=params,
+        counts=judged.counts,
         callbacks=[looking, *callbacks],
         seed=seed,
         batches=batches,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHARPNESS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.5)
 """Multiples of the outputs among which the out-of-fold loss chooses."""
 
-PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 3, 0.01, 1e-3
+PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 2, 0.01, 1e-3
 """The run ends after so many looks that gain less than this share, or when the loss is so small."""
 
 FEW_STEPS = {"classification": 60, "regression": 100}
@@ -43,15 +43,18 @@ class OutOfFold(Callback):
     def on_epoch_end(self, trainer: Trainer) -> None:
         target = trainer.engine.risk.target
         z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, : self.loss.n_outputs]
-        value, sharpness = self._judged(z, y)
+        counts = trainer.engine.counts
+        weight = z.new_ones(len(z)) if counts is None else counts[:, 0]
+        weight = weight.double() / weight.double().sum()
+        value, sharpness = self._judged(z, y, weight)
         # All variables follow the forward pass: the objective is the training loss, summed over the rows
         objective = trainer.history.last("objective") or 0.0
-        trainer.history.amend(loss=objective / len(z), val_loss=value)
+        trainer.history.amend(loss=objective / trainer.engine.samples, val_loss=value)
         if self.loss.kind == "classification":
             truth = self.loss.decision(target)
             for column, outputs in (("val_accuracy", z), ("train_accuracy", trainer.state.outputs[-1])):
                 hits = (self.loss.loss if outputs is z else self.loss).decision(outputs) == truth
-                trainer.history.amend(**{column: float(hits.double().mean())})
+                trainer.history.amend(**{column: float(hits.double() @ weight)})
         if not math.isfinite(value):
             trainer.request_stop(Status.NON_FINITE)
             return
@@ -67,7 +70,7 @@ class OutOfFold(Callback):
         if settled or value < SMALL_ENOUGH:
             trainer.request_stop(Status.EARLY_STOPPED)
 
-    def _judged(self, z: Tensor, y: Tensor) -> tuple[float, float]:
+    def _judged(self, z: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
         """The mean loss at the best sharpness, where outputs are logits; else at 1.
 
         The loss is convex in the sharpness: from the best one so far it is followed downhill.
@@ -78,7 +81,7 @@ class OutOfFold(Callback):
             if place not in values:
                 inside = 0 <= place < len(SHARPNESS)
                 rows = self.loss.loss.rows(z * SHARPNESS[place], y) if inside else None
-                values[place] = math.inf if rows is None else float(rows.double().mean())
+                values[place] = math.inf if rows is None else float(rows.double() @ weight)
             return values[place]
 
         place = SHARPNESS.index(self.sharpness)

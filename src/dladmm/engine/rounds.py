@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dladmm.engine.batches import ArrayBatches, Batch, shuffled
 
-GROWTH = 1.25
+GROWTH = 1.4
 """The passes of a run grow by this factor from one look to the next, by one at least."""
 
 FIRST_STEPS = 4
@@ -16,7 +16,7 @@ FIRST_STEPS = 4
 
 
 def looks(passes: int, batches_in_pass: int) -> list[int]:
-    """After which passes a run of so many looks at its held-out rows: 1, 2, 3, 4, 5, 6, 7, 9, 12, ... and the last."""
+    """After which passes a run of so many looks at its held-out rows: 1, 2, 3, 4, 5, 8, 11, ... and the last."""
     found, look = [], float(max(1, -(-FIRST_STEPS // batches_in_pass)))
     while look < passes:
         found.append(int(look))
@@ -30,8 +30,11 @@ class Rounds(ArrayBatches):
     Every pass has its own order of the rows, as in :class:`~dladmm.engine.batches.ArrayBatches`.
     """
 
-    def __init__(self, x: Tensor, target: Tensor, n_batches: int, passes: int, seed: int) -> None:
-        super().__init__(x, target, None, None, n_batches, seed)
+    def __init__(
+        self, x: Tensor, target: Tensor, counts: Tensor | None, n_batches: int, passes: int, seed: int
+    ) -> None:
+        n_samples = len(x) if counts is None else float(counts.double().sum())
+        super().__init__(x, target, None, counts, n_batches, seed, n_samples)
         self.ends = looks(passes, n_batches)
 
     def batches_per_pass(self) -> int | None:

@@ -107,9 +107,9 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = self._weighted(X, y, sample_weight)
-        mode = mode_of(self, X, weight)
+        mode = mode_of(self, X)
         if mode == CROSS_FITTED:
-            return self._fit_copies(dense(X), y, n_outputs, loss, seed)
+            return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)
         validation, stopping = None, []
         if self.early_stopping:
@@ -153,7 +153,9 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self._set_fitted(result, loss, max_iter)
         return self
 
-    def _fit_copies(self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int) -> Self:
+    def _fit_copies(
+        self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int, weight: Array | None
+    ) -> Self:
         """Cross-fitted copies of the network, merged into one of several times the width."""
         asked = given(max_iter=self.max_iter, batch_size=self.batch_size)
         make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
@@ -168,6 +170,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             dtype=None if self.dtype == "auto" else check_dtype(self.dtype),
             passes=self.max_iter,
             batch_size=self.batch_size,
+            sample_weight=weight,
             callbacks=check_callbacks(self._callbacks()),
         )
         self._set_fitted(found.result, loss, found.passes)

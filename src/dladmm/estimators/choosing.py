@@ -2,8 +2,8 @@
 
     1. settings of the solvers (rho, nu, damping, w_solver, a_solver, max_memory)        accelerated
     2. 50,000 rows or more, or sparse rows that would be large as dense ones             streaming
-    3. a penalty, sample weights, early stopping, a warm start, step functions, fewer
-       than 20 rows, more than 2,000 features, several ranks                             accelerated
+    3. a penalty, early stopping, a warm start, step functions, fewer than 20 rows,
+       more than 2,000 features, several ranks                                           accelerated
     4. everything else: tables                                                           cross-fitted
 
 Rule 3 names what needs one network that all rows are seen by in every iteration, or has not been measured otherwise.
@@ -15,14 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from dladmm.activations import get_activation
 from dladmm.compute.communicator import current
 from dladmm.engine.batches import MANY_ROWS
-
-Array = NDArray[Any]
 
 CROSS_FITTED = "cross-fitted"
 """Streaming mode with cross-fitted copies (:mod:`dladmm.api.cross_fit`)."""
@@ -35,8 +32,8 @@ SOLVER_SETTINGS: dict[str, Any] = {
 """What streaming mode refuses, and what it is if nobody has asked for it."""
 
 
-def mode_of(estimator: Any, X: Any, weight: Array | None) -> str:
-    """``estimator.mode``, or what "auto" stands for with these rows X (N, n_features) and their weights."""
+def mode_of(estimator: Any, X: Any) -> str:
+    """``estimator.mode``, or what "auto" stands for with these rows X (N, n_features)."""
     if estimator.mode != "auto":
         return str(estimator.mode)
     if any(not _is(getattr(estimator, name), default) for name, default in SOLVER_SETTINGS.items()):
@@ -46,7 +43,6 @@ def mode_of(estimator: Any, X: Any, weight: Array | None) -> str:
         return "streaming"
     one_network = (
         not _is(estimator.regularizer, "auto")
-        or weight is not None
         or bool(estimator.early_stopping)
         or bool(estimator.warm_start)
         or get_activation(estimator.activation).n_levels > 0

@@ -100,8 +100,8 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     output is their mean; features are standardised and outliers drawn in by its first layer,
     :class:`~dladmm.network.soft_clip.SoftClip`. A row of the history is one or several passes.
 
-    "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, sample weights,
-    early stopping, a warm start, activations with jumps, fewer than 20 rows, more than 2,000 features, or several
+    "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, early stopping,
+    a warm start, activations with jumps, fewer than 20 rows, more than 2,000 features, or several
     ranks; docs/defaults.md has the rules and what they are worth.
 
     Examples

@@ -162,14 +162,14 @@ class Scaling:
         return cls(torch.zeros_like(scale), scale)
 
     @classmethod
-    def standard(cls, x: Tensor) -> Scaling:
-        """Mean 0 and deviation 1 of every column of x (N, n).
+    def standard(cls, x: Tensor, sample_weight: Tensor | None = None) -> Scaling:
+        """Mean 0 and deviation 1 of every column of x (N, n); rows count by ``sample_weight`` (N, 1).
 
         The scale of a constant column is infinite: it counts for nothing, also where it is not constant in other rows.
         """
-        shift = _mean(x, None)
+        shift = _mean(x, sample_weight)
         largest = _largest_deviation(x, shift)  # divided by first: squares of very large numbers are infinite
-        deviation = ((x - shift) / largest).square_().mean(0).sqrt_()
+        deviation = _mean(((x - shift) / largest).square_(), sample_weight).sqrt_()
         varies = (x.amax(0) > x.amin(0)) & (deviation > 0)
         return cls(shift, torch.where(varies, largest * deviation, torch.full_like(shift, math.inf)))
 

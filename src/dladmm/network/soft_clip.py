@@ -31,9 +31,9 @@ class SoftClip(nn.Module):
         self.register_buffer("scale", torch.ones(n_features))
 
     @classmethod
-    def of(cls, x: Tensor) -> SoftClip:
-        """That of the rows x (N, n_features), in their dtype."""
-        made, scaling = cls(x.shape[1]), Scaling.standard(x)
+    def of(cls, x: Tensor, sample_weight: Tensor | None = None) -> SoftClip:
+        """That of the rows x (N, n_features), in their dtype, each counting by its weight (N, 1)."""
+        made, scaling = cls(x.shape[1]), Scaling.standard(x, sample_weight)
         made.shift, made.scale = scaling.shift, scaling.scale
         return made
 
