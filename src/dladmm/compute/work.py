@@ -98,6 +98,8 @@ class Work:
 
     def own_sum(self, function: Callable[..., tuple[Tensor, ...]], *rows: Any) -> list[Tensor]:
         """``function(work, *chunks)``, which returns sums over its rows, added up over the chunks of this process."""
+        if self.chunk_rows is None:
+            return list(function(self, *rows))
         found: list[Tensor] = []
         for work, *some in self.chunks(*rows):
             own = function(work, *some)

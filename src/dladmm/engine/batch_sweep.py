@@ -5,8 +5,9 @@ The steps are those of :mod:`dladmm.engine.streaming`, in its order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,15 @@ from dladmm.engine.sweep import Engine
 
 NEWEST = 0.1
 """What the newest batch counts at least in the averages of slope, curvature and loss."""
+
+
+Run = Callable[[Hashable, Callable[[], Any]], Any]
+"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
+
+
+def called(name: Hashable, part: Callable[[], Any]) -> Any:
+    """The part as it is."""
+    return part()
 
 
 class Shares:
@@ -60,6 +70,36 @@ class BatchSweep:
         """The batch that is worked on."""
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
+    @torch.no_grad()
+    def sweep(
+        self,
+        batch: Callable[[], Batch],
+        *,
+        heavy: bool,
+        renewed: bool = False,
+        first: bool = False,
+        run: Run = called,
+    ) -> None:
+        """The sweep of one batch, its parts executed by ``run``; ``renewed`` says whether the metric is.
+
+        A heavy sweep observes its inputs and measures its length, the others go on with what was found before. The
+        first metric is made from the first batch for want of another.
+        """
+        if renewed and not first:
+            run("refactor", self.refactor)
+        self.seen = run("look", lambda: self.look(batch()))
+        if heavy:
+            run("inputs", self.observe_inputs)
+        if first:
+            run("refactor", self.refactor)
+            self.aim(keep=0.0)
+        if heavy:
+            run("measure", self.measure)
+        run("move", self.move)
+        if heavy:
+            run("average", self.renew_average)
+        self.seen = None  # its memory is the next batch's
+
     # The parts of a sweep, in the order of a heavy one ---------------------------------------------------------
 
     def prepare(self, batch: Batch) -> None:
@@ -72,8 +112,7 @@ class BatchSweep:
         """Renew the metric from the batches seen so far.
 
         Before a batch is looked at, not after it: a metric that has seen the batch whose gradient it is applied to
-        makes longer steps than other batches bear, and lost convolutional networks accuracy (docs/streaming.md). The
-        first metric is made from the first batch for want of another.
+        makes longer steps than other batches bear, and lost convolutional networks accuracy (docs/streaming.md).
         """
         for running in self.running.values():
             running.refactor(self.options.damping)

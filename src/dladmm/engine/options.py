@@ -32,6 +32,8 @@ LARGEST_WEIGHT = 1e15
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
 Mode = Literal["convergent", "accelerated", "streaming"]
+AutoMode = Literal["auto", "convergent", "accelerated", "streaming"]
+"""Of the estimators: "auto" chooses by the data and the settings (:mod:`dladmm.estimators.choosing`)."""
 
 
 @dataclass(frozen=True)

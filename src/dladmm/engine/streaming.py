@@ -16,7 +16,7 @@ docs/streaming.md derives it and says what else was tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Recorder
-from dladmm.engine.batch_sweep import NEWEST, BatchSweep
+from dladmm.engine.batch_sweep import NEWEST, BatchSweep, Run, called
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
@@ -40,11 +40,8 @@ FIRST, EARLY = 8, 128
 EARLY_FACTORINGS, EARLY_GROWTH, GROWTH = 64, 4, 2
 """The metric is renewed at batches 1, 4, 16, 64, 128, ...: at 2, 8 and 32 as well it costs more time than it saves."""
 
-METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
-"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
-
-Run = Callable[[Hashable, Callable[[], Any]], Any]
-"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
+METRIC_AGE = 4.0
+"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
@@ -131,7 +128,7 @@ class Streaming:
             return self.sweeps.params
         if self._average_is_new:
             return self.sweeps.average
-        share = _average_share(self.heavy_steps + 1)  # the last batches count as well
+        share = self._average_share(self.heavy_steps + 1)  # the last batches count as well
         pairs = zip(self.sweeps.average, self.sweeps.params, strict=True)
         return [{name: old[name].lerp(p[name], share) for name in p} for old, p in pairs]
 
@@ -153,40 +150,31 @@ class Streaming:
         if self._counts_samples:
             self._count(batch)
         self._set_shares(heavy)
-        sweeps, chances = self.sweeps, self._draw(batch.x) if self._drops else None
+        chances = self._draw(batch.x) if self._drops else None
         if k == 1:
-            sweeps.prepare(self._prepared(batch, None))
-        run: Run = _called
+            self.sweeps.prepare(self._prepared(batch, None))
+        run: Run = called
         if self._recordable(batch):
             batch, chances = self._held_batch(batch, chances)
             run = self._recorder
-        if k > 1 and k >= self.next_factoring and heavy:
-            self._refactor(run)
-        sweeps.seen = run("look", lambda: sweeps.look(self._prepared(batch, chances)))
-        if heavy:
-            run("inputs", sweeps.observe_inputs)
-        if k == 1:
-            self._refactor(run)
-            sweeps.aim(keep=0.0)
-        if heavy:
-            run("measure", sweeps.measure)
-        run("move", sweeps.move)
-        if heavy:
-            run("average", sweeps.renew_average)
-        sweeps.seen = None  # its memory is the next batch's
-
-    def _refactor(self, run: Run) -> None:
-        run("refactor", self.sweeps.refactor)
-        k = self.step_number
-        self.next_factoring = k * (EARLY_GROWTH if k < EARLY_FACTORINGS else GROWTH)
+        renewed = heavy and k >= self.next_factoring
+        if renewed:
+            self.next_factoring = k * (EARLY_GROWTH if k < EARLY_FACTORINGS else GROWTH)
+        self.sweeps.sweep(
+            lambda: self._prepared(batch, chances), heavy=heavy, renewed=renewed, first=k == 1, run=run
+        )
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
         if heavy:
             shares.metric.fill_(METRIC_AGE / (h + METRIC_AGE - 1))
             shares.lengths.fill_(max(NEWEST, 1 / h))
-            shares.average.fill_(_average_share(h))
+            shares.average.fill_(self._average_share(h))
         shares.fading.fill_(self._fading())
+
+    def _average_share(self, h: int) -> float:
+        """What the h-th iterate that is averaged counts."""
+        return (self.options.averaging + 1) / (h + self.options.averaging)
 
     def _fading(self) -> float:
         """1, or the part of the planned run that is left; 1 in a first pass of unknown length."""
@@ -274,15 +262,6 @@ class Streaming:
             self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
 
 
-def _called(name: Hashable, function: Callable[[], Any]) -> Any:
-    return function()
-
-
 def _is_heavy(k: int) -> bool:
     """Whether batch k renews the metric, the step length and the average."""
     return k <= FIRST or k % (4 if k <= EARLY else 8) == 0
-
-
-def _average_share(h: int) -> float:
-    """What the h-th iterate that is averaged counts."""
-    return (AVERAGE_AGE + 1) / (h + AVERAGE_AGE)
