@@ -81,6 +81,7 @@ def iteration() -> Callable[[], Any]:
     from dladmm.regularizers import L2
     from dladmm.training.diagnostics import vital_signs
 
+    torch.manual_seed(0)
     chain, loss = mlp([8, 6, 3]), get_loss("cross_entropy")
     x, target = torch.rand(40, 8), loss.encode(torch.arange(40) % 3, 3, torch.float32)
     engine = Engine(chain, x, Risk(loss, target), L2(0.3), ACCELERATED.subproblems)

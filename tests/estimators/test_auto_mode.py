@@ -61,8 +61,6 @@ def no_warnings():
         ({"rho": 1.0}, 60_000, 3, "accelerated"),
         ({"max_memory": "1GB"}, 60_000, 3, "accelerated"),
         ({"w_solver": "quadratic"}, 100, 3, "accelerated"),
-        ({"mode": "streaming"}, 100, 3, "streaming"),
-        ({"mode": "convergent"}, 60_000, 3, "convergent"),
     ],
 )
 def test_the_rule(settings, rows, features, expected):

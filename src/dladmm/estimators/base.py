@@ -24,8 +24,8 @@ from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
 from dladmm.engine.options import AutoMode, given, make_options
-from dladmm.estimators.checks import finite_output, progress, widths
-from dladmm.estimators.choosing import CROSS_FITTED, dense, mode_of
+from dladmm.estimators.checks import dense, finite_output, progress, widths
+from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
@@ -107,7 +107,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = self._weighted(X, y, sample_weight)
-        mode = mode_of(self, X)
+        mode = mode_of(self, X) if self.mode == "auto" else str(self.mode)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)

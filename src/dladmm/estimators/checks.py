@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
@@ -54,3 +55,8 @@ def finite_output(output: Tensor) -> Tensor:
             f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
         )
     return output
+
+
+def dense(X: Any) -> Any:
+    """X as a dense array."""
+    return X.toarray() if sparse.issparse(X) else np.asarray(X)

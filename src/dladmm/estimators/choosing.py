@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from scipy import sparse
 
 from dladmm.activations import get_activation
@@ -33,9 +32,7 @@ SOLVER_SETTINGS: dict[str, Any] = {
 
 
 def mode_of(estimator: Any, X: Any) -> str:
-    """``estimator.mode``, or what "auto" stands for with these rows X (N, n_features)."""
-    if estimator.mode != "auto":
-        return str(estimator.mode)
+    """What "auto" stands for with these settings and these rows X (N, n_features)."""
     if any(not _is(getattr(estimator, name), default) for name, default in SOLVER_SETTINGS.items()):
         return "accelerated"
     n_rows, n_features = X.shape
@@ -53,8 +50,3 @@ def mode_of(estimator: Any, X: Any) -> str:
 
 def _is(value: Any, default: Any) -> bool:
     return value is None if default is None else isinstance(value, str) and value == default
-
-
-def dense(X: Any) -> Any:
-    """X as a dense array."""
-    return X.toarray() if sparse.issparse(X) else np.asarray(X)
