@@ -71,9 +71,10 @@ def readme_rows() -> list[tuple[str, ...]]:
 
 
 def settings_table() -> str:
-    """What each constant is worth, one change at a time."""
+    """The settings among which the defaults were chosen, in the order of choosing."""
     rows = [
         (
+            row["tables"],
             row["change"],
             f"{row['wins']} / {row['ties']} / {row['losses']}",
             f"{row['accuracy']:.4f}",
@@ -81,7 +82,7 @@ def settings_table() -> str:
         )
         for row in _record("tabular-settings")["rows"]
     ]
-    return "\n".join(markdown_table(("change", "won / tied / lost", "accuracy", "log loss"), rows))
+    return "\n".join(markdown_table(("tables", "setting", "won / tied / lost", "accuracy", "log loss"), rows))
 
 
 def _record(name: str) -> dict[str, Any]:
