@@ -77,11 +77,9 @@ class Rows:
             running.addmm_(work.counted(E).T, inputs, beta=keep, alpha=1 - keep)
             return
         product, sums = work.sum(adjoint_of_rows, E, self.A)
-        gradient = torch.zeros_like(running)
-        gradient[:, :n], gradient[:, n] = product, sums
-        if decay is not None:
-            gradient[:, :n] += decay
-        running.addmm_(gradient, metric, beta=keep, alpha=1 - keep)
+        gradient = product if decay is None else product + decay
+        running.addmm_(gradient, metric[:n], beta=keep, alpha=1 - keep)
+        running.addr_(sums.to(running.dtype), metric[n], alpha=1 - keep)
 
     def mean(self) -> Tensor:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:

@@ -135,11 +135,11 @@ class GroupedRows:
             errors = self.block.split(self.work.counted(E))
             running.baddbmm_(errors.mT, inputs, beta=keep, alpha=1 - keep)
             return
-        product, sums, _ = self.adjoint(E, False)
-        gradient = torch.zeros_like(running)
-        gradient[..., :n] = product if decay is None else product + decay
-        gradient[..., n] = sums.view(gradient.shape[:-1])
-        running.baddbmm_(gradient, metric, beta=keep, alpha=1 - keep)
+        E = self.block.split(self.work.counted(E))
+        product, sums = self.work.total(torch.bmm(E.mT, A), E.sum(1))
+        gradient = product if decay is None else product + decay
+        running.baddbmm_(gradient, metric[:, :n], beta=keep, alpha=1 - keep)
+        running.baddbmm_(sums[:, :, None], metric[:, n : n + 1], alpha=1 - keep)
 
     def mean(self) -> Tensor:
         return self.column_sums() / self.samples
