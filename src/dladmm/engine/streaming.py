@@ -70,6 +70,7 @@ class Streaming:
         self.engine, self.batches, self.passes, self.options = engine, batches, passes, options
         dense = engine.chain.blocks[0].n_in is not None  # dropped pixels cost a convolution accuracy
         self.dropout, self.seed, self.scaling = dropout if dense else 0.0, seed, scaling
+        state.predictions = list(state.outputs)  # of the monitor sample all links hold: one memory for both
         self.sweeps = BatchSweep(engine, state.clone_parameters(), options, batches.n_samples)
         self.step_number = self.heavy_steps = self.finished_passes = self.done_in_pass = 0
         self.batches_in_pass = batches.batches_per_pass() or 0
