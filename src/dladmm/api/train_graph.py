@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
+from dladmm.api.graph_penalty import graph_penalty
 from dladmm.api.graph_problem import (
     GivenGraph,
     GraphProblem,
@@ -17,7 +19,9 @@ from dladmm.api.graph_problem import (
     graph_problem,
     part_problem,
 )
+from dladmm.api.self_training import TEACHER_ITERATIONS, adjacency_of, spread_labels, teacher_problem
 from dladmm.base.errors import InputError
+from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.datasets import GraphData
@@ -57,6 +61,7 @@ def train_graph(
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
     partition: Any = None,
+    self_training: bool | None = None,
     **options: Any,
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
@@ -93,6 +98,9 @@ def train_graph(
         As in :func:`dladmm.train`.
     partition : array of shape (n_nodes,), optional
         The rank of every node; computed where it is not given.
+    self_training : bool, optional
+        Train on the labels first, then on targets for all nodes that this network and the edges suggest
+        (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`.
 
@@ -139,15 +147,24 @@ def train_graph(
     else:
         given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
         problem = graph_problem(given, settings, partition)
+    penalty = graph_penalty(problem, chosen, regularizer)
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
+    taught = _takes_self_training(problem, chosen, rows, method)
+    if self_training and not taught:
+        raise InputError(
+            "self_training needs mode='accelerated', one process, rows='all', a hidden layer and a loss that takes "
+            "soft labels, and nodes without a label; leave it out."
+        )
+    if taught and self_training is not False:
+        problem = _self_trained(problem, chosen, penalty, params, random_state)
     trainer = Trainer(
         problem.chain,
         problem.x,
         problem.risk,
         chosen,
-        penalty=chosen.penalty(regularizer, problem.risk.n_labelled()),
+        penalty=penalty,
         params=params,
         validation=problem.validation,
         callbacks=callbacks,
@@ -159,6 +176,38 @@ def train_graph(
         shards=problem.shards,
     )
     return trainer.fit()
+
+
+def _takes_self_training(
+    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
+) -> bool:
+    """Whether nodes without labels can have targets of their own."""
+    risk = problem.risk
+    plain = chosen.mode == "accelerated" and method is None and rows == "all" and risk.comm.alone
+    if not plain or not risk.loss.takes_soft_labels or adjacency_of(problem) is None:
+        return False
+    return risk.n_labelled() < len(risk.target)
+
+
+def _self_trained(
+    problem: GraphProblem, chosen: TrainOptions, penalty: Regularizer, params: list[Params], seed: int
+) -> GraphProblem:
+    """Train a first network on the labels; ``params`` become its parameters, and the loss is one on all nodes."""
+    near = teacher_problem(problem)
+    # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
+    steady = replace(chosen, max_iter=TEACHER_ITERATIONS)
+    teacher = Trainer(
+        near.chain, near.x, near.risk, steady, penalty=penalty,
+        params=[{name: p.clone() for name, p in block.items()} for block in params], seed=seed,
+    )  # fmt: skip
+    learned = teacher.fit().state.params
+    risk = spread_labels(problem, learned)
+    if risk is None:
+        return problem
+    for block, found in zip(params, learned, strict=True):
+        for name, p in block.items():
+            p.copy_(found[name])
+    return replace(problem, risk=risk)
 
 
 def _whole_graph(problem: GraphProblem) -> OneBatch:
