@@ -14,7 +14,7 @@ from dladmm.regularizers import L2, Regularizer
 if TYPE_CHECKING:
     from dladmm.api.graph_problem import GraphProblem
 
-PENALTY_SHARE = 0.3
+PENALTY_SHARE = 0.25
 """lambda over the signal of a middling class direction (docs/graphs.md has the table that chose it)."""
 
 LABELS_PER_CLASS = 20
@@ -27,9 +27,9 @@ SMALLEST_SIGNAL = 1e-4
 def graph_penalty(
     problem: GraphProblem, options: TrainOptions, spec: str | dict[str, Any] | Regularizer | None
 ) -> Regularizer:
-    """The penalty that ``spec`` stands for; ``"auto"`` in accelerated mode follows the signal of the labels."""
+    """The penalty that ``spec`` stands for; ``"auto"`` follows the signal of the labels, but in convergent mode."""
     labelled = problem.risk.n_labelled()
-    if spec != "auto" or options.mode != "accelerated":
+    if spec != "auto" or options.mode == "convergent":
         return options.penalty(spec, labelled)
     signal = class_signal(problem)
     if signal == 0.0:

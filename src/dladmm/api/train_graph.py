@@ -19,7 +19,7 @@ from dladmm.api.graph_problem import (
     graph_problem,
     part_problem,
 )
-from dladmm.api.self_training import TEACHER_ITERATIONS, adjacency_of, spread_labels, teacher_problem
+from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
@@ -151,14 +151,22 @@ def train_graph(
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
-    taught = _takes_self_training(problem, chosen, rows, method)
-    if self_training and not taught:
-        raise InputError(
-            "self_training needs mode='accelerated', one process, rows='all', a hidden layer and a loss that takes "
-            "soft labels, and nodes without a label; leave it out."
-        )
-    if taught and self_training is not False:
-        problem = _self_trained(problem, chosen, penalty, params, random_state)
+    if self_training is None:
+        plain = chosen.mode == "accelerated" and method is None and rows == "all"
+        self_training = plain and takes_self_training(problem)
+    if self_training:
+        _refuse_self_training(problem, chosen, rows, method)
+
+        def learn(near: GraphProblem, start: list[Params]) -> list[Params]:
+            # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
+            steady = replace(chosen, max_iter=TEACHER_ITERATIONS)
+            copied = [{name: p.clone() for name, p in block.items()} for block in start]
+            teacher = Trainer(
+                near.chain, near.x, near.risk, steady, penalty=penalty, params=copied, seed=random_state
+            )
+            return teacher.fit().state.params
+
+        problem, params = self_trained(problem, params, random_state, learn)
     trainer = Trainer(
         problem.chain,
         problem.x,
@@ -178,42 +186,33 @@ def train_graph(
     return trainer.fit()
 
 
-def _takes_self_training(
-    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
-) -> bool:
-    """Whether nodes without labels can have targets of their own."""
-    risk = problem.risk
-    plain = chosen.mode == "accelerated" and method is None and rows == "all" and risk.comm.alone
-    if not plain or not risk.loss.takes_soft_labels or adjacency_of(problem) is None:
-        return False
-    return risk.n_labelled() < len(risk.target)
-
-
-def _self_trained(
-    problem: GraphProblem, chosen: TrainOptions, penalty: Regularizer, params: list[Params], seed: int
-) -> GraphProblem:
-    """Train a first network on the labels; ``params`` become its parameters, and the loss is one on all nodes."""
-    near = teacher_problem(problem)
-    # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
-    steady = replace(chosen, max_iter=TEACHER_ITERATIONS)
-    teacher = Trainer(
-        near.chain, near.x, near.risk, steady, penalty=penalty,
-        params=[{name: p.clone() for name, p in block.items()} for block in params], seed=seed,
-    )  # fmt: skip
-    learned = teacher.fit().state.params
-    risk = spread_labels(problem, learned)
-    if risk is None:
-        return problem
-    for block, found in zip(params, learned, strict=True):
-        for name, p in block.items():
-            p.copy_(found[name])
-    return replace(problem, risk=risk)
-
-
 def _whole_graph(problem: GraphProblem) -> OneBatch:
-    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss."""
+    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss.
+
+    A step divides by the number of rows, so weights grow until the rows weigh one each in the mean: losses, curvatures
+    and the bounds on them are then means over the labelled nodes, as many as the penalty is divided by.
+    """
     risk = problem.risk
-    return OneBatch(Batch(problem.x, risk.target, risk.weight), len(risk.target))
+    assert risk.weight is not None
+    labelled = risk.n_labelled()
+    weight = risk.weight * (len(risk.target) / labelled)
+    return OneBatch(Batch(problem.x, risk.target, weight), labelled)
+
+
+def _refuse_self_training(
+    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
+) -> None:
+    refused = {
+        f"mode={chosen.mode!r}": chosen.mode != "accelerated",
+        "method": method is not None,
+        "rows='train'": rows != "all",
+        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
+            not takes_self_training(problem)
+        ),
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"self_training cannot be used with {name}; leave it out.")
 
 
 def _refuse_in_streaming(
