@@ -193,7 +193,8 @@ class RunningGradient:
 
     def _direction(self, decay: Params) -> Params:
         total = {n: g + decay[n] if n in decay else g for n, g in self.gradient.items()}
-        return {name: -g / (self.square[name].sqrt() + TINY**0.5) for name, g in total.items()}
+        squares = {n: s + decay[n].square() if n in decay else s for n, s in self.square.items()}
+        return {name: -g / (squares[name].sqrt() + TINY**0.5) for name, g in total.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         found = {"scale": self.scale, "length": self.length}
