@@ -2,7 +2,7 @@
 
     python benchmarks/path_of_a_run.py            # an estimator's fit, a run of the command line, one iteration
 
-docs/architecture.md quotes the numbers; tests/package holds them there.
+docs/architecture.md quotes the numbers; tests/package/test_architecture.py compares them.
 """
 
 from __future__ import annotations

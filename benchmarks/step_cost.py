@@ -1,4 +1,8 @@
-"""What one step costs: streaming mode over a fused Adam step, launches recorded or not, batch 512."""
+"""What one step costs: streaming mode over a fused Adam step, launches recorded or not, batch 512.
+
+Streaming mode makes its products in TF32 by default on a GPU. Adam is timed as torch runs it by default, in float32,
+and in TF32 as well: the ratios are to the latter.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import torch
 from plain_torch import Images, PlainTorch, Setting, network, synchronise
 from streamed import Streamed
 from torch import Tensor, nn
+
+from dladmm.compute.execution import product_precision
 
 BATCH, BLOCK, ROUNDS, WARM = 512, 64, 7, 130
 """Rows, steps timed together (every 8th of streaming mode is heavier), rounds, steps before the first is timed."""
@@ -27,7 +33,9 @@ def step_costs(
     }
     if x.is_cuda:
         steps |= {
+            "adam, TF32": _in_tf32(_adam(images, widths, x, y)),
             "adam, recorded": _recorded_adam(images, widths, x, y),
+            "adam, recorded, TF32": _in_tf32(_recorded_adam, images, widths, x, y),
             "streaming, recorded": _streaming(images, widths, batch, recorded=True),
         }
     for step in steps.values():
@@ -43,10 +51,26 @@ def step_costs(
             synchronise(x.device)
             took[name].append(1e3 * (time.perf_counter() - began) / (BLOCK if x.is_cuda else 16))
     found: dict[str, float | None] = {name: statistics.median(times) for name, times in took.items()}
-    pairs = [("ratio", "streaming", "adam"), ("ratio, recorded", "streaming, recorded", "adam, recorded")]
+    pairs = [
+        ("ratio", "streaming", "adam, TF32" if x.is_cuda else "adam"),
+        ("ratio, recorded", "streaming, recorded", "adam, recorded, TF32"),
+    ]
     for name, mine, theirs in pairs:
         found[name] = found[mine] / found[theirs] if mine in found else None  # type: ignore[operator]
     return found
+
+
+def _in_tf32(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
+    """The function, or the step that it makes of these arguments, with products in TF32."""
+    if arguments:
+        with product_precision("tf32"):
+            return function(*arguments)  # type: ignore[no-any-return]  # a recorded step keeps its kernels
+
+    def step() -> None:
+        with product_precision("tf32"):
+            function()
+
+    return step
 
 
 def _adam(images: Images, widths: list[int], x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -60,7 +84,13 @@ def _streaming(images: Images, widths: list[int], batch: int, *, recorded: bool)
     if not recorded:
         method._recordable = lambda batch: False
     held = next(iter(method.batches.one_pass(0)))
-    return lambda: method.step(held)
+    precision = learner.trainer.options.precision
+
+    def step() -> None:
+        with product_precision(precision):
+            method.step(held)
+
+    return step
 
 
 def _recorded_adam(images: Images, widths: list[int], x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -84,4 +114,8 @@ def _recorded_adam(images: Images, widths: list[int], x: Tensor, y: Tensor) -> C
     with torch.cuda.graph(graph):
         nn.functional.cross_entropy(module(x), y).backward()
         optimizer.step()
-    return graph.replay
+
+    def replay(kept: Any = (module, optimizer)) -> None:  # the graph writes to their memory
+        graph.replay()
+
+    return replay

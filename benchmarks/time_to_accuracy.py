@@ -18,7 +18,8 @@ Accuracies are looked at --looks times a pass (20). Clock (a) runs from the firs
 accuracy is looked at; what the first use in a process costs is spent before. Clock (b) runs from the start of a fresh
 process: imports, reading the data, first launches, recording. Medians over seeds for seconds, means for accuracies.
 
---budget-seconds ends the run cleanly: what was measured until then is printed and written.
+--budget-seconds ends the run cleanly: what was measured until then is printed and written. --go-on adds parts to an
+earlier run's file.
 """
 
 from __future__ import annotations
@@ -71,6 +72,14 @@ class Bench:
         self.chosen: list[dict[str, Any]] = []
         self.steps: dict[str, Any] = {}
         self.ended = "complete"
+        if settings.go_on is not None:
+            before = json.loads(settings.go_on.read_text(encoding="utf-8"))
+            self.runs, self.fresh, self.chosen = before["runs"], before["fresh"], before["chosen"]
+            self.steps, settings.command = before["steps"], f"{before['command']}; {settings.command}"
+            again = {"test": "mlp", "cnn": "cnn", "deep": "deep"}
+            networks = {network for part, network in again.items() if part in settings.parts}
+            self.runs = [run for run in self.runs if run["part"] != "test" or run["network"] not in networks]
+            self.fresh = [] if "fresh" in settings.parts else self.fresh
 
     def say(self, line: str) -> None:
         print(f"[{self.until - time.time():5.0f} s left] {line}", file=sys.stderr, flush=True)
@@ -138,6 +147,8 @@ class Bench:
         self, images: Images, what: dict[str, Any], short: int, long: int | None, grid: list[Setting]
     ) -> None:
         """Settings of Adam and Muon by held-out images: the soonest at each level, the best after so many passes."""
+        if self.settings_for(what):  # an earlier run chose
+            return
         held = images.holding_out(self.settings.held_out)
         what = what | {"part": "choose"}
         self.warm_up(held, what, grid)
@@ -253,7 +264,9 @@ class Bench:
 
     def report(self) -> dict[str, Any]:
         settings = {
-            key: value for key, value in vars(self.settings).items() if key not in ("command", "data", "out")
+            key: value
+            for key, value in vars(self.settings).items()
+            if key not in ("command", "data", "out", "go_on")
         }
         return rounded(
             {
@@ -425,6 +438,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--small", action="store_true", help="for two CPU cores: MNIST, three Adams, 2 and 5 passes, one seed"
     )
     add("--budget-seconds", type=float)
+    add("--go-on", type=Path, help="the JSON file of an earlier run, whose parts are kept")
     add("--out", type=Path, help="write the JSON object to this file")
     add("--json", action="store_true", help="JSON to standard output, the table to standard error")
     settings = parser.parse_args(arguments)

@@ -8,7 +8,7 @@ Train without back-propagation and read the certificate.
 from dladmm import MLPClassifier, datasets
 
 data = datasets.load("digits")
-clf = MLPClassifier(hidden_layer_sizes=(100, 100), max_iter=40, tol=0.2, random_state=0)
+clf = MLPClassifier(hidden_layer_sizes=(100, 100), random_state=0)
 clf.fit(data.x_train.numpy(), data.y_train.numpy())
 
 # %%

@@ -35,9 +35,9 @@ class Gain(Block):
         """argmin_w (c/2)||target - w v||^2 + (c/2)||w - w_k||^2, summed over the samples of all ranks."""
         slope, square = work.sum(slope_and_square, term.target, term.prediction, v)
         move = (-slope / (square + 1)).to(v.dtype)
-        params["w"] += move
-        for _, own, some in work.terms(term, v):
-            own.prediction.addcmul_(some, move)
+        work.move(params["w"], move)
+        for part, own, some in work.terms(term, v):
+            part.advance(own, some, move, None)  # the cached prediction w v moves along
         return [Step("w", squared_norm(move), term.weight * (square.min() + 1) / 2)]
 
     def update_input(self, params, v, anchor, term, work):
@@ -47,8 +47,8 @@ class Gain(Block):
         for part, own, some, value in work.terms(term, v, anchor.value):
             new = (nu * value + c * w * own.target) / (nu + c * w**2)
             squared += squared_norm(new - some, part.counts)
-            some.copy_(new)
-            own.prediction.copy_(w * new)
+            part.assign(some, new)
+            part.assign(own.prediction, w * new)
         return [Step("a", squared, torch.full_like(squared, nu / 2), own=True)]  # of this rank's rows
 
     def input_gradient(self, params, v, term, work):

@@ -19,6 +19,7 @@ class ReferenceStreaming:
         self.k = self.h = 0
         self.next_inverse = 1
         self.g, self.stats, self.metric = [None] * len(W), [None] * len(W), [None] * len(W)
+        self.M = [(np.zeros_like(w), np.zeros_like(v)) for w, v in zip(W, b, strict=True)]
         self.means = None
 
     def step(self, x, y):
@@ -27,7 +28,7 @@ class ReferenceStreaming:
         heavy = self.k <= 8 or self.k % (4 if self.k <= 128 else 8) == 0
         self.h += heavy
         if heavy and self.k >= self.next_inverse:
-            self.next_inverse = 2 * self.k
+            self.next_inverse = self.k * (4 if self.k < 64 else 2)
             if self.k > 1:
                 self.factor()
         A, Z = [x], []
@@ -40,14 +41,7 @@ class ReferenceStreaming:
         for l in reversed(range(L)):
             gW = sum(np.outer(F[i], A[l][i]) for i in range(n)) / n
             gb = sum(F[i] for i in range(n)) / n
-            old = self.g[l]
-            self.g[l] = (
-                (gW, gb)
-                if old is None
-                else tuple(
-                    self.beta * o + (1 - self.beta) * new for o, new in zip(old, (gW, gb), strict=True)
-                )
-            )
+            self.g[l] = (gW, gb)
             if heavy:
                 w = 4 / (self.h + 3)
                 G, mu = sum(np.outer(a, a) for a in A[l]) / n, sum(a for a in A[l]) / n
@@ -61,13 +55,16 @@ class ReferenceStreaming:
                 F = np.array([(self.W[l].T @ F[i]) * (Z[l - 1][i] > 0) for i in range(n)])
         if self.k == 1:
             self.factor()
-        M, total = [], []
+        total = []
         for l in range(L):
             (gW, gb), (inverse, mu, s) = self.g[l], self.metric[l]
             gW = gW + self.lam * self.W[l]
             MW = -(gW - np.outer(gb, mu)) @ inverse
-            M.append((MW / s, (-gb - MW @ mu) / s))
+            now = (MW / s, (-gb - MW @ mu) / s)
+            keep = 0.0 if self.k == 1 else self.beta
+            self.M[l] = tuple(keep * o + (1 - keep) * new for o, new in zip(self.M[l], now, strict=True))
             total.append((gW, gb))
+        M = self.M
         if heavy:
             self.measure(A, Z, P, t, M, total, n)
         step = self.eta * (1 - (self.k - 1) / self.K)

@@ -101,7 +101,7 @@ def _tabular(folder: Path) -> str:
         found = [final(cells_of("tabular", folder, dataset=dataset, method=method)) for method in e.methods]
         rows.append([dataset, *(shown(None if mean is None else mean.value) for mean in found)])
     headings = ["data set", "MLPClassifier of dladmm, X as it is", "100 X", "X standardised"]
-    headings.append("MLPClassifier of scikit-learn")
+    headings += ["MLPClassifier of scikit-learn", "the same, X standardised"]
     return section(e.title, [command("tabular")], headings, rows, notes=[e.note])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from dladmm.report.tables import markdown_table
+from pages.defaults import readme_rows as table_rows
 from pages.records import Cell, accuracy_at, cells_of, command, final, values
 from pages.streaming import readme_rows
 
@@ -20,7 +21,7 @@ def results_table() -> str:
     """What was measured, what stands beside it, and the command that measures it."""
     rows = [*readme_rows(), _image_row("mnist", "MNIST"), _image_row("fashion_mnist", "Fashion-MNIST")]
     rows += [_graph_row(name, title) for name, title in (("cora", "Cora"), ("citeseer", "Citeseer"))]
-    rows += [_graph_row("pubmed", "PubMed"), *_small_rows(), _certified_row()]
+    rows += [_graph_row("pubmed", "PubMed"), *table_rows(), *_small_rows(), _certified_row()]
     rows += [_sign_row("digits", "digits", 1437), _sign_row("mnist", "5,000 images of MNIST", 5000)]
     return "\n".join(markdown_table(("what", "dladmm", "beside it", "command"), rows))
 
@@ -48,11 +49,12 @@ def _graph_row(dataset: str, title: str) -> tuple[str, ...]:
 
 def _small_rows() -> list[tuple[str, ...]]:
     found = []
-    for cell in cells_of("tabular", method="accelerated"):
+    for cell in cells_of("tabular", method="auto"):
         dataset = cell["settings"]["dataset"]
         other = _last(cells_of("tabular", dataset=dataset, method="scikit-learn"))
         what = f"{dataset.replace('_', ' ')}, default estimators, inputs as they are, five folds"
-        beside = f"scikit-learn's MLPClassifier {other}"
+        standardised = _last(cells_of("tabular", dataset=dataset, method="scikit-learn-standardised"))
+        beside = f"scikit-learn's MLPClassifier {standardised} with X standardised, {other} as it is"
         found.append((what, f"**{_last([cell])}**", beside, f"`{command('tabular')}`"))
     return found
 

@@ -17,7 +17,12 @@ COMMAND = "python benchmarks/time_to_accuracy.py --device cuda"
 
 def with_tables(page: str) -> str:
     """The page with its tables made anew."""
-    tables = {"settings": settings_table, "levels": levels_table, "accuracies": accuracies_table}
+    tables = {
+        "settings": settings_table,
+        "levels": levels_table,
+        "accuracies": accuracies_table,
+        "steps": steps_table,
+    }
     return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
 
 
@@ -38,16 +43,25 @@ def levels_table() -> str:
     """Seconds to a level of test accuracy."""
     rows = [
         (
-            TITLES[row["data"]],
+            _title(row),
             f"{100 * row['level']:g} %",
             row["name"],
-            "-" if row["seconds"] is None else f"{row['seconds']:.3f}",
-            "-" if row["seconds_to_best"] is None else f"{row['seconds_to_best']:.2f}",
+            _number(row["seconds"], 3),
+            _number(row["seconds_to_best"], 2),
             f"{row['seeds_that_reached_it']} of {row['seeds']}",
+            _number(row["fresh"], 1),
         )
         for row in _record("time-to-accuracy-h200")["levels"]
     ]
-    heads = ("data", "level", "method", "seconds", "over the quickest other", "seeds that reached it")
+    heads = (
+        "data",
+        "level",
+        "method",
+        "seconds",
+        "over the quickest other",
+        "seeds that reached it",
+        "seconds from the start of the process",
+    )
     return "\n".join(markdown_table(heads, rows))
 
 
@@ -55,7 +69,7 @@ def accuracies_table() -> str:
     """Accuracy after all passes, and what they took."""
     rows = [
         (
-            TITLES[r["data"]],
+            _title(r),
             r["name"],
             f"{r['mean']:.4f}",
             f"{r['least']:.4f}",
@@ -67,12 +81,29 @@ def accuracies_table() -> str:
     return "\n".join(markdown_table(("data", "method", "mean", "lowest", "seconds", "seeds"), rows))
 
 
+def steps_table() -> str:
+    """Milliseconds of one step."""
+    steps = _record("time-to-accuracy-h200")["steps"]
+    rows = [(name, f"{steps[name]:.3f}") for name in steps if not name.startswith("ratio")]
+    return "\n".join(markdown_table(("step", "milliseconds"), rows))
+
+
+def _title(row: dict[str, Any]) -> str:
+    """The data set, and the network where it is not the one of the text."""
+    network = {"mlp": "", "cnn": ", CNN", "deep": ", 8 hidden layers of 256"}[row["network"]]
+    return f"{TITLES[row['data']]}{network}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
 def readme_rows() -> list[tuple[str, ...]]:
     """Streaming mode after ten passes beside the best opponent after as many or fewer."""
     found = []
     accuracies = _record("time-to-accuracy-h200")["accuracies"]
     for data, title in TITLES.items():
-        own = [row for row in accuracies if row["data"] == data]
+        own = [row for row in accuracies if row["data"] == data and row["network"] == "mlp"]
         ours = next(row for row in own if row["name"] == "streaming, 10 passes")
         best = {
             name: max((row for row in own if row["name"].startswith(name)), key=lambda row: row["mean"])

@@ -7,6 +7,7 @@ They enter the W-updates, equations (9) and (11) of the paper:
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -133,7 +134,9 @@ class L2(Regularizer):
     def times(self, share: float | Tensor) -> Regularizer:
         if not isinstance(share, Tensor):
             return L2(share * self.strength)
-        shared = L2()  # reading a tensor would synchronise, so it is not validated
+        shared = copy.copy(
+            self
+        )  # made without __init__: to check a tensor is to read it, which would synchronise
         object.__setattr__(shared, "strength", share * self.strength)
         return shared
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dladmm.blocks import Affine, Anchor, Composed, Convolution, Generic, LinearMap, MaxPool, Term, Work
-from dladmm.blocks.convolution import Patches
+from dladmm.blocks.patches import Patches
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.least_squares import update_linear_parameters
 from dladmm.solvers.linear_input import conjugate_gradients

@@ -16,7 +16,7 @@ from dladmm.base.errors import InputError
 from dladmm.cli import launch
 from dladmm.cli.launch import check_folder_is_known, launched, local_device
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_train import run_training
+from dladmm.cli.run_train import Execution, run_training
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -55,8 +55,11 @@ def test_without_a_launcher_there_is_one_process(monkeypatch):
         assert comm.alone
         assert comm.texts("so") == ["so"]
     assert local_device("auto") == "auto"
-    with pytest.raises(InputError, match="timeout must be a number of seconds above 0"), launched("cpu", 0.0):
-        pass
+
+
+def test_a_rank_waits_for_some_time_at_least():
+    with pytest.raises(InputError, match="timeout must be a number of seconds above 0"):
+        Execution(timeout=0.0)
 
 
 def test_profile_of_one_process(tmp_path, capsys):

@@ -19,8 +19,8 @@ from dladmm.baselines import train as train_baseline
 from dladmm.blocks import Term, Work
 from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute.chunks import concatenated, in_chunks, memmap_of
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN
-from dladmm.engine.memory_limit import bytes_of, needs_of
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
+from dladmm.engine.memory_limit import bytes_of
 from dladmm.engine.options import make_options
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.result import ConvergenceNotGuaranteed
@@ -341,11 +341,10 @@ def test_a_file_is_checked_chunk_by_chunk(stored, bad):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_estimators_pass_it_on():
     x, y = data([20, 30, 4], 300)
-    plain = MLPClassifier((30,), max_iter=3, random_state=0, tol=0).fit(x.numpy(), y.numpy())
+    settings = {"max_iter": 3, "random_state": 0, "tol": 0}
+    plain = MLPClassifier((30,), mode="accelerated", **settings).fit(x.numpy(), y.numpy())
     limit = int(1.05 * needs(mlp([20, 30, 4]), x, mode="accelerated", dtype="float64").least / MARGIN)
-    chunked = MLPClassifier((30,), max_iter=3, random_state=0, tol=0, max_memory=limit).fit(
-        x.numpy(), y.numpy()
-    )
+    chunked = MLPClassifier((30,), max_memory=limit, **settings).fit(x.numpy(), y.numpy())
     for mine, theirs in zip(chunked.coefs_, plain.coefs_, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-10)
 

@@ -10,7 +10,7 @@ import torch
 
 from dladmm import datasets
 from dladmm.base.errors import InputError
-from dladmm.datasets._split import stable_order
+from dladmm.datasets._types import stable_order
 from dladmm.datasets.generated import _triangle
 
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_against_reference import largest_difference, paired
 
-from dladmm.compute.execution import Execution
-from dladmm.compute.work import UpdatePlan, Work
+from dladmm.compute.execution import Execution, UpdatePlan
+from dladmm.compute.work import Work
+from dladmm.engine import sweep
 from dladmm.engine.schedule import Update, paper_schedule, planned
 from dladmm.network.chain import mlp
 
@@ -68,8 +69,6 @@ def test_blocks_without_parameters_are_left_out_and_the_first_blocks_updates_are
     assert words(u for u, _ in plans(joined=False)) == "V4 B4 V3 V2 B2 V1 V0 B0 b0 v0 v1 b2 v2 v3 b4 v4"
     first = next(u for u, _ in plans() if u.variable == "parameters" and u.link == 0)
     assert first.order == (False, True)
-    assert first.backward
-    assert not Update("parameters", 0, (True, False)).backward
 
 
 def test_updates_are_joined_only_where_the_block_can(monkeypatch):
@@ -192,7 +191,7 @@ def for_the_reference(schedule):
         if update.variable == "output":
             order.append(("a" if update.link % 2 else "z", l))
         else:
-            order += [("b", l), ("W", l)] if update.backward else [("W", l), ("b", l)]
+            order += [("W", l), ("b", l)] if update.order[0] else [("b", l), ("W", l)]
     return order
 
 
@@ -245,3 +244,19 @@ def test_the_engine_takes_a_schedule():
 
 def test_a_plan_plans_nothing_unless_told():
     assert flags(UpdatePlan()) == {"in_settled"}
+
+
+def test_an_engine_plans_anew_only_for_what_it_has_not_planned_yet(monkeypatch):
+    _, engine, state = paired(2, rho=1.5, nu=1.0, lam=0.0, solver="quadratic")
+    made = []
+    monkeypatch.setattr(
+        sweep, "planned", lambda *args, **kwargs: made.append(args) or planned(*args, **kwargs)
+    )
+    for _ in range(3):
+        engine.sweep(state)
+    assert len(made) == 1
+    engine.how = Execution(shortcuts=False)
+    engine.sweep(state)
+    engine.schedule = (*engine.schedule[:4], *engine.schedule)
+    engine.sweep(state)
+    assert [len(args[0]) for args in made] == [12, 12, 16]

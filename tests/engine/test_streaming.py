@@ -13,7 +13,7 @@ from torch import nn
 from dladmm import Recurrent, Status, datasets, from_module, mlp, train
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
 from dladmm.engine.certificate import _largest_rise
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -238,9 +238,7 @@ def test_a_batch_far_above_the_mean_loss_shortens_the_leash_and_calm_ones_length
     sweeps = method.sweeps
     p, q, none = (torch.tensor(value, dtype=torch.float64) for value in (1e9, 1.0, 0.0))
     sweeps.shares.lengths.fill_(0.1)
-    sweeps.mean_loss.fill_(1.0)
-    sweeps.slope.fill_(1e9)
-    sweeps.curvature.fill_(1.0)
+    sweeps.means.copy_(torch.tensor([1e9, 1.0, 1.0]))
     kappa = sweeps.options.largest_change
     calm = sweeps._length(p, q, none, torch.tensor(1.0, dtype=torch.float64))
     assert float(calm) == pytest.approx(kappa**0.5)

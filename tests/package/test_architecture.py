@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +92,22 @@ def test_the_mathematics_imports_no_world():
             if height(here) < HEAVY[package] or not late:
                 wrong.append(f"{here} ({height(here)}) imports {package}")
     assert wrong == []
+
+
+def test_no_file_is_long():
+    long = {path.name: n for path in FILES if (n := len(path.read_text(encoding="utf-8").splitlines())) > 300}
+    assert long == {}
+
+
+def test_the_path_of_a_run_is_as_short_as_the_page_says():
+    script = ROOT / "benchmarks" / "path_of_a_run.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    counted = re.findall(
+        r"^(?:estimator|command line|one accelerated iteration): (\d+) files", done.stderr, re.M
+    )
+    quoted = re.search(
+        r"(\d+) for a fit of an estimator, (\d+) for a run of\nthe command line, (\d+) for one accelerated",
+        PAGE,
+    )
+    assert quoted is not None
+    assert counted == list(quoted.groups())

@@ -44,6 +44,10 @@ class Activation(Named, ABC):
         """Write f'(z) into ``out`` and return it."""
         return out.copy_(self.derivative(z))
 
+    def times_derivative(self, z: Tensor, x: Tensor) -> Tensor:
+        """``f'(z) x``."""
+        return self.write_derivative(z, torch.empty_like(z)).mul_(x)
+
     @abstractmethod
     def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         """A global minimiser over z of (z - m)^2 + weight (a - f(z))^2, entry by entry."""

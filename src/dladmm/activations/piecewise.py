@@ -153,6 +153,10 @@ class ReLU(PiecewiseLinear):
     def write_derivative(self, z: Tensor, out: Tensor) -> Tensor:
         return torch.clamp_min(z, 0, out=out).sign_()
 
+    def times_derivative(self, z: Tensor, x: Tensor) -> Tensor:
+        product: Tensor = torch.ops.aten.threshold_backward(x, z, 0)  # one pass over memory instead of three
+        return product
+
     def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
         slope = weight / (1 + (1 + weight) ** 0.5)  # sqrt(1 + weight) - 1, without cancellation
         second = a.clamp_min(0).mul_(slope).add_(m).clamp_min_(0).sign_()  # 1 where it wins, else 0

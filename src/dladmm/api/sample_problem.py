@@ -25,7 +25,8 @@ from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch
-from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine.memory import needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, get_loss

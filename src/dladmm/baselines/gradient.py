@@ -19,8 +19,9 @@ from dladmm.base.errors import InputError
 from dladmm.baselines.optimizer_state import Stepper, packed, unpack
 from dladmm.blocks import Step
 from dladmm.compute.passes import squared_norm
+from dladmm.engine.lagrangian import Energy
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.state import Energy, State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
 

@@ -21,7 +21,7 @@ from dladmm.blocks import Step
 from dladmm.compute.passes import squared_norm
 from dladmm.engine.batches import ArrayBatches, Batch, monitor_rows
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
 NUMBERS = ("finished_passes", "done_in_pass")

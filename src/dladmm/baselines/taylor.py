@@ -36,8 +36,9 @@ from dladmm.base.spec import number
 from dladmm.blocks import Anchor, Step, Term
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.workspace import Workspace
+from dladmm.engine.lagrangian import Energy
 from dladmm.engine.method import Look, MethodFactory, Seen
-from dladmm.engine.state import Energy, State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
 BETA, GAMMA, RHO, WARMUP = 1.0, 10.0, 1.0, 30

@@ -6,6 +6,7 @@ from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
+from dladmm.blocks.grouped_affine import GroupedAffine
 from dladmm.blocks.linear_map import Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.positionwise import Positionwise
@@ -22,6 +23,7 @@ __all__ = [
     "Elementwise",
     "Generic",
     "GraphConv",
+    "GroupedAffine",
     "LinearMap",
     "MaxPool",
     "Params",

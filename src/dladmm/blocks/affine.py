@@ -95,7 +95,7 @@ class Affine(Block):
     def pull_back(
         self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
     ) -> Tensor:
-        return work.how.direction(gradient, by_columns(params["W"]))
+        return work.how.direction(gradient, by_columns(params["W"], len(gradient)))
 
     def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return self.forward(moves, v)

@@ -6,7 +6,7 @@ majorised or solved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import repeat
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
-from dladmm.compute.work import Work, added
+from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.subproblems import Anchor, Step, Term, line_search, majorised_length, solved_step
 
@@ -59,8 +59,47 @@ class Rows:
         own = self.work.own_sum(gradient_of_rows, target, prediction, self.A)
         return self._totals(own, with_column_sums)
 
+    def as_rows(self, E: Tensor) -> Tensor:
+        """E, given in the shape of the block's output, with the rows of A."""
+        return E
+
     def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self._totals(self.work.own_sum(adjoint_of_rows, E, self.A), with_column_sums)
+        return self._totals(self.work.own_sum(adjoint_of_rows, self.as_rows(E), self.A), with_column_sums)
+
+    def add_direction(
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+    ) -> None:
+        """With fewer rows than outputs ``E^T (A metric)``, which is the shorter of the two products."""
+        work, n, E = self.work, self.n_inputs, self.as_rows(E)
+        plain = work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions
+        if plain and decay is None and len(E) < len(running):
+            inputs = torch.addmm(metric[n], self.A, metric[:n])
+            running.addmm_(work.counted(E).T, inputs, beta=keep, alpha=1 - keep)
+            return
+        product, sums = work.sum(adjoint_of_rows, E, self.A)
+        gradient = torch.zeros_like(running)
+        gradient[:, :n], gradient[:, n] = product, sums
+        if decay is not None:
+            gradient[:, :n] += decay
+        running.addmm_(gradient, metric, beta=keep, alpha=1 - keep)
+
+    def mean(self) -> Tensor:
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
+            return (work.counted(A).sum(0),)
+
+        return self.work.sum(of_rows, self.A)[0] / self.samples
+
+    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """In the precision of the run: about a centre near the mean nothing cancels."""
+
+        def of_rows(work: Work, A: Tensor) -> tuple[Tensor, ...]:
+            centred = A if centre is None else A - centre
+            shares = work.counted(centred) / self.samples
+            second = centred.T @ shares
+            return (second,) if centre is None else (second, shares.T @ A.new_ones(len(A)))
+
+        second, *first = self.work.sum(of_rows, self.A)
+        return second, first[0] if first else None
 
     def _totals(self, own: list[Tensor], with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Made sums over all ranks in one go."""
@@ -124,7 +163,7 @@ Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor]
 def gradient_a(W: Tensor, a: Tensor, value: Tensor, c: float, term: Term, work: Work) -> Tensor:
     """``a - f(z) + c E W``: the gradient of Equation 2 over nu, in a buffer; c is the term's weight over nu."""
     E = work.residual(term)
-    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W), c)
+    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W, len(E)), c)
 
 
 def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
@@ -155,7 +194,7 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
             headings() if kept is None else kept, lengths, strict=False
         )
     ]
-    return step._replace(tie=added(ties))
+    return step._replace(tie=_added(ties))
 
 
 def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
@@ -192,4 +231,10 @@ def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Ste
         counted = multiple.square() if part.counts is None else multiple.square() * part.counts[:, 0]
         lengths.append((squared @ counted, moved_squared @ counted))
     squared, moved_squared = (reduce(Tensor.add_, each) for each in zip(*lengths, strict=True))
-    return solved_step(squared, moved_squared, c, anchor)._replace(tie=added(ties))
+    return solved_step(squared, moved_squared, c, anchor)._replace(tie=_added(ties))
+
+
+def _added(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The sum of the parts that are known; None if none is."""
+    known = [part for part in parts if part is not None]
+    return reduce(Tensor.add_, known) if known else None

@@ -42,7 +42,9 @@ class Block(ABC):
     """One link ``V_l = g_l(B_l, V_{l-1})`` of the chain (Problem 1 of the paper).
 
     A block knows two subproblems, each with everything else held fixed: the one over its parameters and the one
-    over its input. Both move what they are given in place, the cached prediction included, and return the steps made.
+    over its input. An update writes nothing that it is given: it computes the moves of B or v and of the cached
+    prediction, hands them to its ``work`` (:meth:`~dladmm.blocks.Work.move`, :meth:`~dladmm.blocks.Work.assign`, ...),
+    which applies them, and returns the steps made.
     Shapes: v is (N, ...), the term's target and prediction are (N, ...) of the block's output.
     """
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import parameter_order
 from dladmm.blocks.base import Block, Support
+from dladmm.blocks.patches import Patches
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
@@ -231,57 +232,3 @@ class Convolution(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self._backward(term.weight * term.residual(), v, params["W"], of_input=True)
-
-
-class Patches:
-    """``A``, one row per patch of one sample, as the least-squares solver sees it."""
-
-    gram_pays = False
-
-    def __init__(self, block: Convolution, v: Tensor, term: Term, work: Work) -> None:
-        self.block, self.v, self.term, self.work = block, v, term, work
-        self.weight, self.groups, self.n_inputs = term.weight, block.groups, block.patch
-        positions = math.prod(term.target.shape[2:])
-        self.samples = work.samples(len(v)) * positions
-
-    def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return self.adjoint(self.term.residual(), with_column_sums)
-
-    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        E = self.work.counted(E)
-        shape = (-1, self.n_inputs) if self.groups == 1 else (self.groups, -1, self.n_inputs)
-        own = self.block.weight_product(E, self.v).reshape(shape), E.flatten(2).sum((0, 2)).double()
-        if not with_column_sums:
-            product, sums = self.work.total(*own)
-            return product, sums, None
-        product, sums, ones = self.work.total(*own, self._own_column_sums())
-        return product, sums, ones
-
-    def gram(self) -> Tensor:
-        def make() -> Tensor:
-            (gram,) = self.work.total(self.block.gram(self.v, self.work.counts))
-            return gram[0] if self.groups == 1 else gram
-
-        return self.work.cached("gram", (self.v, self.work.counts), make)
-
-    def column_sums(self) -> Tensor:
-        return self.work.total(self._own_column_sums())[0]
-
-    def _own_column_sums(self) -> Tensor:
-        """Patches are linear in the image: their sum over samples is that of the summed image."""
-        image = self.work.counted(self.v).sum(0, keepdim=True, dtype=torch.float64)
-        sums = self.block.patches(image).sum(1)
-        return sums[0] if self.groups == 1 else sums
-
-    def products(self, heading: Tensor) -> Tensor:
-        return self.block.product(self.v, heading)
-
-    def squared(self, products: Tensor) -> Tensor:
-        return self.work.total(squared_norm(products, self.work.counts))[0]
-
-    def advance(self, products: Tensor | None, multiple: Tensor | None, shift: Tensor | None) -> None:
-        prediction = self.term.prediction
-        if products is not None and multiple is not None:
-            prediction.addcmul_(products, multiple.to(prediction.dtype))
-        if shift is not None:
-            prediction.add_(shift.reshape(-1, *[1] * (prediction.ndim - 2)))

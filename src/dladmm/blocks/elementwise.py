@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
-from dladmm.activations.base import checked_weight
 from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.execution import nothing, one_pass
+from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.jump_surrogate import surrogate_through, update_on_surrogate
@@ -53,7 +52,7 @@ class Elementwise(Block):
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14; jumps also on a surrogate."""
-        weight = checked_weight(term.weight / anchor.weight)
+        weight = term.weight / anchor.weight
         if work.options.ramps and isinstance(self.activation, JumpFunction):
             return [update_on_surrogate(self.activation, v, weight, anchor, term, work)]
         tie = work.solve_entries(v, anchor, term, self.activation, weight)
@@ -68,14 +67,12 @@ class Elementwise(Block):
         """``f'(z) gradient``; of a jump the derivative of its surrogate, which is what resynchronised sweeps see."""
         if isinstance(self.activation, JumpFunction):
             return surrogate_through(self.activation, v).slope(v) * gradient
-        out = torch.empty_like(gradient)
-        _times_derivative(work.how, out, v, gradient, activation=self.activation)
-        return out
+        return self.activation.times_derivative(v, gradient)
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         if isinstance(self.activation, JumpFunction):
             return surrogate_through(self.activation, v).slope(v) * move
-        return self.activation.write_derivative(v, torch.empty_like(v)).mul_(move)
+        return self.activation.times_derivative(v, move)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         relative = term.weight / anchor.weight
@@ -90,10 +87,3 @@ def _distance(
     z: Tensor, m: Tensor, a: Tensor, counts: Tensor | None, *, activation: Activation, weight: float
 ) -> Tensor:
     return squared_norm(activation.stationarity(z, m, a, weight), counts)
-
-
-@one_pass("out")
-def _times_derivative(out: Tensor, z: Tensor, gradient: Tensor, *, activation: Activation) -> Tensor:
-    """``out = f'(z) gradient``."""
-    activation.write_derivative(z, out).mul_(gradient)
-    return nothing(out)

@@ -13,7 +13,7 @@ from dladmm.blocks.base import Block, Support
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
+from dladmm.solvers.local_step import Found, local_gradients, majorised_step, proximal_point
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
@@ -112,8 +112,7 @@ class Generic(Block):
             return self.forward(dict(zip(names, values, strict=True)), v)
 
         found = majorised_step(start, evaluate, point, None, term, work, "B")
-        for p, new in zip(start, found.values, strict=True):
-            p.copy_(new)
+        _hand_over(found, start, term, work)
         return [Step("W", found.squared, found.rate)]
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
@@ -126,7 +125,7 @@ class Generic(Block):
             return self.forward(params, values[0])
 
         found = majorised_step([v], evaluate, point, anchor, term, work, "V")
-        v.copy_(found.values[0])
+        _hand_over(found, [v], term, work)
         return [Step("a", found.squared, found.rate)]
 
     def parameter_stationarity(
@@ -151,3 +150,11 @@ class Generic(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+
+
+def _hand_over(found: Found, variables: list[Tensor], term: Term, work: Work) -> None:
+    """What a step found, for the work to put where it belongs."""
+    for x, new in zip(variables, found.values, strict=True):
+        work.assign(x, new)
+    if found.prediction is not None:
+        work.assign(term.prediction, found.prediction)

@@ -21,7 +21,7 @@ from dladmm.compute.sparse import SparseMatrix
 from dladmm.compute.work import Work
 from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.step_along import StepAlong, move_along
+from dladmm.solvers.step_along import StepAlong
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term, Trial, searched
 from dladmm.solvers.weight_step import Operator
 
@@ -118,10 +118,11 @@ class GraphConv(Block):
         rows = self.graph.rows
         if rows is None:
             return self._affine.update_parameters(params, A, term, penalty, work)
-        before = params["W"].clone()
+        W, new = params["W"], params["W"].clone()
         part = Term(term.weight, term.target[rows], term.prediction[rows])
-        steps = self._affine.update_parameters(params, A, part, penalty, work)
-        term.prediction.add_(self.graph.output(V, params["W"] - before))
+        steps = self._affine.update_parameters({"W": new}, A, part, penalty, work)
+        work.move(term.prediction, self.graph.output(V, new - W))
+        work.assign(W, new)
         return steps
 
     def _majorised_W(
@@ -138,7 +139,7 @@ class GraphConv(Block):
         step.aim(self.graph.output(V, d, work), d, g, strength)
         sigma = step.curvature(work.options.alpha0, work.options)
         length = step.advance(sigma)
-        move_along(W, d, length)
+        work.move_along(W, d, length)
         self._keep_H(step, params, v, work)
         return Step("W", step.d_squared * length.square(), (sigma + strength) / 2)
 
@@ -166,7 +167,7 @@ class GraphConv(Block):
 
         sigma = searched(trial, start, lambda: float(step.slack()), work.options)
         length = 1.0 if sigma is not None else 0.0
-        move_along(W, move, length)
+        work.move_along(W, move, length)
         step.move(length)
         self._keep_H(step, params, v, work)
         return Step("W", step.d_squared * length, torch.full_like(step.d_squared, (sigma or 0.0) / 2))
@@ -197,9 +198,9 @@ class GraphConv(Block):
         delta = step.curvature(work.options.t0, work.options)
         length = step.advance(delta)
         if self.graph.rows is None:
-            move_along(v, d, length)
+            work.move_along(v, d, length)
         else:
-            v.index_add_(0, self.graph.rows, d.mul_(-length))
+            work.move(v, d.mul_(-length), self.graph.rows)
         self._keep_H(step, params, v, work)
         return [Step("Z", step.d_squared * length.square(), delta / 2)]
 
@@ -209,12 +210,15 @@ class GraphConv(Block):
         W = params["W"]
         H = None if self.linear else work.find("H", (v, W))
         change = (anchor.value - v).index_fill_(0, self.graph.rows, 0.0)
-        v.add_(change)
+        work.move(v, change)
         if self.linear:
-            term.prediction.add_(self.graph.output(change, W))
+            work.move(term.prediction, self.graph.output(change, W))
             return
-        H = self.graph.output(v, W) if H is None else H.add_(self.graph.output(change, W))
-        term.prediction.copy_(self.activation(H))
+        if H is None:
+            H = self.graph.output(v, W)
+        else:
+            work.move(H, self.graph.output(change, W))
+        work.assign(term.prediction, self.activation(H))
         work.keep("H", H, (v, W))
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
@@ -256,8 +260,8 @@ class PropagatedRows(Rows):
         super().__init__(n_inputs, A, term, work)
         self.slope = slope
 
-    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return super().adjoint(E if self.slope is None else E * self.slope, with_column_sums)
+    def as_rows(self, E: Tensor) -> Tensor:
+        return E if self.slope is None else E * self.slope
 
 
 class _Propagated(torch.autograd.Function):

@@ -79,8 +79,8 @@ class LinearMap(Block):
         prediction = self.module(found)
         squared = squared_norm(move, work.counts)
         curvature = ratio(squared_norm(prediction - term.prediction, work.counts), squared)
-        v.copy_(found)
-        term.prediction.copy_(prediction)
+        work.assign(v, found)
+        work.assign(term.prediction, prediction)
         return [Step("a", squared, (anchor.weight + term.weight * curvature) / 2, own=True)]
 
     def _diagonal(self, v: Tensor, work: Work) -> Tensor | None:
@@ -183,7 +183,7 @@ class Composed(Block):
             held = inner.clone()
             mapped = Anchor(anchor.weight, self.mapped(anchor.value))
             steps = self.block.update_input(params, held, mapped, term, work.without_plan())
-            v.copy_(self.adjoint(held, v))
+            work.assign(v, self.adjoint(held, v))
             return steps
         weights = {name: p for name, p in params.items() if name != "b"}
         return update_linear_input(

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.base import Block, Support
-from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
@@ -60,17 +59,8 @@ class MaxPool(Block):
         for which the next entry is not above s. The problem is convex for s below the largest entry and for s above
         it, and both have this one stationary point, so it is the global minimiser.
         """
-        squared = _solve(
-            work.how,
-            v,
-            term.prediction,
-            anchor.value,
-            term.target,
-            work.counts,
-            window=self.window,
-            nu=anchor.weight,
-            c=term.weight,
-        )
+        nu, c = anchor.weight, term.weight
+        squared = work.solve_rows(v, anchor, term, _solved, window=self.window, nu=nu, c=c)
         return [Step("z", squared, None)]
 
     def _windows(self, x: Tensor, write: Tensor | None = None) -> Tensor:
@@ -117,21 +107,12 @@ LARGEST_NETWORK = 9
 """Entries of a window up to which they are ordered by comparisons of whole planes, which are faster than a sort."""
 
 
-@one_pass("v", "prediction")
-def _solve(
-    v: Tensor,
-    prediction: Tensor,
-    m: Tensor,
-    target: Tensor,
-    counts: Tensor | None,
-    *,
-    window: tuple[int, ...],
-    nu: float,
-    c: float,
-) -> Tensor:
-    """The new v and its maxima in place; the squared length of the move. A plane is one entry of every window."""
+def _solved(
+    v: Tensor, f: Tensor, m: Tensor, a: Tensor, *, window: tuple[int, ...], nu: float, c: float
+) -> tuple[Tensor, Tensor]:
+    """The new v and its maxima, for the target a. A plane is one entry of every window."""
     ordered = _descending(_planes(m, window))
-    pulled, weight = nu * ordered[0] + c * target, nu + c
+    pulled, weight = nu * ordered[0] + c * a, nu + c
     top = pulled / weight
     for following in ordered[1:]:
         pulled, weight = pulled + nu * following, weight + nu
@@ -142,10 +123,7 @@ def _solve(
         largest = (plane == ordered[0]) & waiting
         waiting &= ~largest
         plane.copy_(torch.where(largest, top, torch.minimum(plane, top)))
-    squared = squared_norm(new - v, counts)
-    v.copy_(new)
-    prediction.copy_(top)
-    return squared
+    return new, top
 
 
 def _planes(x: Tensor, window: tuple[int, ...]) -> list[Tensor]:

@@ -19,8 +19,8 @@ from dladmm.solvers.weight_step import Operator
 class Positionwise(Block):
     """``g((W, b), a)_t = a_t W^T + b`` for samples (.., positions, features): as ``nn.Linear`` does.
 
-    Every subproblem is that of :class:`~dladmm.blocks.Affine` on the rows of all positions, so they are views of the
-    same memory and the affine block works on them in place.
+    Every subproblem is that of :class:`~dladmm.blocks.Affine` on the rows of all positions, which are views of the same
+    memory: what the work does to the rows, it does to the sequences.
     """
 
     kind = "positions"
@@ -83,8 +83,8 @@ class Positionwise(Block):
 class PositionRows(Rows):
     """The rows of all positions; E has them by sample and position."""
 
-    def adjoint(self, E: Tensor, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        return super().adjoint(_rows(E), with_column_sums)
+    def as_rows(self, E: Tensor) -> Tensor:
+        return _rows(E)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _term(term: Term) -> Term:
-    # A view of the prediction: it is moved in place
+    # A view and never a copy: the work moves the prediction through it
     prediction = term.prediction.view(-1, term.prediction.shape[-1])
     return Term(term.weight, _rows(term.target), prediction)
 

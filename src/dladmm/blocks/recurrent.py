@@ -151,10 +151,10 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(dict(zip(names, values, strict=True)), v, s)
 
-        own = Term(term.weight, s, torch.empty_like(s))
+        own = Term(term.weight, s, s)
         found = majorised_step(start, evaluate, point, None, own, work, "B")
         for p, new in zip(start, found.values, strict=True):
-            p.copy_(new)
+            work.assign(p, new)
         return Step("W", found.squared, found.rate)
 
     def _whitened_B(self, params: Params, v: Tensor, term: Term, quadratic: float, work: Work) -> Step:
@@ -192,12 +192,12 @@ class RecurrentStates(Block):
             evaluate,
             point,
             None,
-            Term(term.weight, target, torch.empty_like(target)),
+            Term(term.weight, target, target),
             replace(work, counts=None),
             "B",
         )
         for name, p in unwhitened(found.values).items():
-            params[name].copy_(p)
+            work.assign(params[name], p)
         return Step("W", found.squared, found.rate)
 
     def _factor(self, inputs: Tensor, work: Work) -> Tensor:
@@ -226,6 +226,8 @@ class RecurrentStates(Block):
 
         anchor = Anchor(term.weight, torch.zeros_like(s))
         found = majorised_step([start], evaluate, point, anchor, term, work, "S")
+        if found.prediction is not None:
+            work.assign(s, found.prediction)
         return Step("s", found.squared, found.rate)
 
     def _rolled_out(self, params: Params, v: Tensor, e: Tensor) -> Tensor:
@@ -247,9 +249,9 @@ class RecurrentStates(Block):
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(params, values[0], s)
 
-        own = Term(term.weight, s, torch.empty_like(s))
+        own = Term(term.weight, s, s)
         found = majorised_step([v], evaluate, point, anchor, own, work, "V")
-        v.copy_(found.values[0])
+        work.assign(v, found.values[0])
         return [Step("a", found.squared, found.rate)]
 
     # What the theory speaks of ---------------------------------------------------------------------------------

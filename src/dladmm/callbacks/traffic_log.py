@@ -54,14 +54,7 @@ class TrafficLog(Callback):
 
     def to_dict(self) -> dict[str, Any]:
         """The medians as a dictionary for ``metrics.json``."""
-        typical = self.typical
-        return {
-            "ranks": self.size,
-            "calls_an_iteration": typical.calls,
-            "bytes_an_iteration": typical.bytes,
-            "boundary_bytes_an_iteration": typical.exchanged,
-            "seconds_an_iteration": typical.seconds,
-        }
+        return self.typical.to_dict(self.size)
 
     def __str__(self) -> str:
         if self.size == 1:

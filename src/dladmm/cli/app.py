@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -45,7 +46,8 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train neural networks with ADMM instead of back-propagation."""
-    check_command(context.invoked_subcommand)
+    if "WORLD_SIZE" in os.environ:  # set by torchrun and other launchers
+        check_command(context.invoked_subcommand)
 
 
 @app.command()

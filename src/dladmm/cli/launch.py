@@ -25,7 +25,7 @@ def rank_of_environment() -> int:
 
 
 def check_command(name: str | None) -> None:
-    """Raise for commands other than ``train`` under a launcher: every rank would do the same work."""
+    """Raise for commands other than ``train`` on several ranks: each would do the same work."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and name != "train":
         raise InputError(f"dladmm {name} runs in one process; leave torchrun out.")
 
@@ -71,8 +71,6 @@ def _store_of_this_start(store: Any) -> Any:
 @contextmanager
 def launched(device: str, timeout: float = TIMEOUT) -> Iterator[Communicator]:
     """Context manager: the process group of the launcher, created and destroyed here; ALONE without a launcher."""
-    if not timeout > 0:
-        raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}.")
     if dist.is_available() and dist.is_initialized():
         yield current()
         return

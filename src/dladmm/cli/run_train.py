@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
 import time
 import warnings
@@ -25,11 +26,12 @@ from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_own_rows
-from dladmm.compute.communicator import Communicator
+from dladmm.compute.communicator import Communicator, Traffic, current
 from dladmm.compute.partition import partitioned
 from dladmm.engine.batches import default_passes
 from dladmm.engine.certificate_text import guarantee
-from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine.memory import needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import Chain, mlp
@@ -70,14 +72,20 @@ class Execution:
     timeout: float = TIMEOUT
     profile: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise InputError(f"timeout must be a number of seconds above 0, got {self.timeout!r}.")
+
 
 def run_training(config: RunConfig, resume: bool, execution: Execution | None = None) -> FinishedRun:
     """Load the data, announce the run, train, and write the run folder; under torchrun with the other ranks."""
     execution = Execution() if execution is None else execution
+    if "WORLD_SIZE" not in os.environ:  # no launcher
+        return _run(config, resume, execution, current())
     check_folder_is_known(config.out)
     config = replace(config, device=local_device(config.device))
     with launched(config.device, execution.timeout) as comm:
-        return _run(config, resume, execution, comm)
+        return _run(config, resume or restarted(), execution, comm)
 
 
 def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicator) -> FinishedRun:
@@ -85,8 +93,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
     folder = Path(comm.texts(str(folder))[0])
-    resume = resume or restarted()
-    stop, traffic = StopOnSignal(), TrafficLog()
+    stop = StopOnSignal()
     fit = _train_gcn if config.network == "gcn" else _train_mlp
     with comm.together():
         checkpoint = Checkpoint(
@@ -101,15 +108,18 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
                     f"{folder} already holds a run: continue it with --resume {folder}, or choose another --out."
                 )
             _write_config(config, folder)
-    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop, traffic]
+    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network), stop]
+    log = None if comm.alone else TrafficLog()
+    callbacks += [] if log is None else [log]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # announced before training
         result, extra = fit(config, callbacks, folder, comm)
     if comm.rank == 0:
-        write_run(result, folder, asdict(config), traffic=traffic.to_dict())
+        traffic = Traffic() if log is None else log.typical
+        write_run(result, folder, asdict(config), traffic=traffic.to_dict(comm.size))
         save_model(result, folder / "model.safetensors", loss=config.loss, extra=extra)
         if execution.profile:
-            print(traffic, file=sys.stderr, flush=True)
+            print(log or TrafficLog(), file=sys.stderr, flush=True)
     return FinishedRun(result, folder, stop.received, comm.rank)
 
 

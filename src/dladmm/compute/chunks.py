@@ -29,8 +29,11 @@ def slices(n_rows: int, at_once: int) -> Iterator[slice]:
 
 def in_chunks(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
     """Chunk after chunk of all of them, cut alike; one that is None stays None."""
+    if at_once is None:
+        yield rows
+        return
     n_rows = next(len(each) for each in rows if each is not None)
-    if at_once is None or (at_once >= n_rows and all(isinstance(r, Tensor | None) for r in rows)):
+    if at_once >= n_rows and all(isinstance(r, Tensor | None) for r in rows):
         yield rows
         return
     for part in slices(n_rows, at_once) if n_rows else (slice(0, 0),):  # a rank may have no rows
@@ -39,6 +42,8 @@ def in_chunks(at_once: int | None, *rows: Any) -> Iterator[tuple[Any, ...]]:
 
 def concatenated(at_once: int | None, function: Callable[..., Tensor], *rows: Any) -> Tensor:
     """``function`` of every chunk, which keeps the number of rows, put together."""
+    if at_once is None:
+        return function(*rows)
     found: Tensor | None = None
     begun = 0
     for part in in_chunks(at_once, *rows):

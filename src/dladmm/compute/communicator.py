@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,16 @@ class Traffic:
 
     def copy(self) -> Traffic:
         return replace(self)
+
+    def to_dict(self, ranks: int) -> dict[str, Any]:
+        """The traffic of an iteration as a dictionary for ``metrics.json``."""
+        return {
+            "ranks": ranks,
+            "calls_an_iteration": self.calls,
+            "bytes_an_iteration": self.bytes,
+            "boundary_bytes_an_iteration": self.exchanged,
+            "seconds_an_iteration": self.seconds,
+        }
 
 
 class Communicator:

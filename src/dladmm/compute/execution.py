@@ -109,6 +109,38 @@ EAGER = Execution()
 """As torch runs it, with all shortcuts."""
 
 
+@dataclass(frozen=True)
+class UpdatePlan:
+    """What may be computed in the pass that applies a move, read off the schedule (:mod:`dladmm.engine.schedule`).
+
+    An update of V_l has link l behind its variable (``in``) and link l + 1 behind its block's prediction (``out``); an
+    update of B_l has link l as ``out``.
+
+    Parameters
+    ----------
+    in_residual, out_residual : bool
+        The next update begins with ``prediction - target`` of that link.
+    out_offset : bool
+        The next update begins with ``variable - prediction`` of that link.
+    in_offset_lasts : bool
+        The next sweep will, and neither tensor changes before.
+    out_prediction_dead : bool
+        The prediction is overwritten before anybody reads it.
+    in_settled : bool
+        Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
+    """
+
+    in_residual: bool = False
+    out_residual: bool = False
+    out_offset: bool = False
+    in_offset_lasts: bool = False
+    out_prediction_dead: bool = False
+    in_settled: bool = True
+
+
+NO_PLAN = UpdatePlan()
+
+
 class Pass:
     """``function(*rows, **constants)``: works in place on tensors with N rows each and returns a sum over the rows.
 
@@ -130,13 +162,13 @@ class Pass:
             written = [rows[i] for i in self._written]
             torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
             return found
-        entries = WHOLE if on_gpu(first) else CACHED
-        step = max(1, entries // max(1, first[0].numel())) if len(first) else 1
-        if step >= len(first):
+        entries, n_rows = WHOLE if on_gpu(first) else CACHED, first.shape[0]
+        step = max(1, entries // max(1, first.shape[1:].numel()))
+        if step >= n_rows:
             return self.function(*rows, **constants)
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
         total: Tensor | None = None
-        for i in range(-(-len(first) // step)):
+        for i in range(-(-n_rows // step)):
             part = self.function(*(None if parts is None else parts[i] for parts in split), **constants)
             total = part if total is None else total.add_(part)
         assert total is not None

@@ -6,7 +6,8 @@ is said in :mod:`dladmm.compute.execution`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -52,6 +53,9 @@ def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Ten
     return torch.where(denominator > 0, numerator / safe, torch.full_like(safe, otherwise))
 
 
+MANY_ROWS = 8
+"""Times the rows of W: from there on storing W by columns pays for itself."""
+
 WORTH_COMPILING = 1 << 21
 """Entries from which one operation less on them pays for calling a compiled function."""
 
@@ -63,9 +67,9 @@ def difference(out: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return nothing(out)
 
 
-def by_columns(W: Tensor) -> Tensor:
-    """W, on a GPU stored by columns: a product with N rows from the left is a tenth faster then, and W is small."""
-    return W.T.contiguous().T if on_gpu(W) else W
+def by_columns(W: Tensor, n_rows: int) -> Tensor:
+    """W, on a GPU stored by columns: a product with many rows from the left is a tenth faster then, and W is small."""
+    return W.T.contiguous().T if on_gpu(W) and n_rows > MANY_ROWS * max(W.shape) else W
 
 
 def column_sums(x: Tensor, counts: Tensor | None = None) -> Tensor:
@@ -198,6 +202,14 @@ def descend(
     return _descend(how, x, d, other, residual, counts, None, step=step.reshape(()), measured=measured)
 
 
+def move_along(x: Tensor, d: Tensor, length: Tensor | float) -> None:
+    """``x -= length d`` in place, without asking the device for the length."""
+    if isinstance(length, Tensor):
+        x.addcmul_(d, length.to(d.dtype), value=-1)
+    else:
+        x.sub_(d, alpha=length)
+
+
 class EntryProblem(Protocol):
     """What :func:`solve_entries` asks of an activation f."""
 
@@ -231,3 +243,26 @@ def solve_entries(
         if offset is not None:
             torch.sub(a, f, out=offset)
     return squared_norm(m - z if residual is None else torch.sub(m, z, out=residual), counts)
+
+
+RowProblem = Callable[..., tuple[Tensor, Tensor]]
+"""A pure function of some rows: the new v and f from the old ones, the anchor's value m, the target a and constants."""
+
+
+@one_pass("v", "f")
+def solve_rows(
+    v: Tensor,
+    f: Tensor,
+    m: Tensor,
+    a: Tensor,
+    counts: Tensor | None,
+    *,
+    solve: RowProblem,
+    **constants: Any,
+) -> Tensor:
+    """``v, f = solve(v, f, m, a)`` in place, for rows that need nothing of each other; v's squared move."""
+    new, prediction = solve(v, f, m, a, **constants)
+    squared = squared_norm(new - v, counts)
+    v.copy_(new)
+    f.copy_(prediction)
+    return squared

@@ -6,8 +6,10 @@ launch as fast as the device runs them. The launches are recorded once and repla
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ class Replayed:
 
     What the function leaves in the workspace for its next call lies where it lay when the call was recorded. If the
     launches cannot be recorded, a warning is logged, the workspace is released, and all calls are made as they are.
+    ``pool`` is memory shared with other recordings, which are made on the same ``stream``.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class Replayed:
         key: Callable[[], Hashable],
         workspace: Workspace,
         warm_calls: int = WARM_CALLS,
+        pool: Any = None,
+        stream: Any = None,
     ) -> None:
-        self._warm_calls = warm_calls
+        self._warm_calls, self._pool, self._stream = warm_calls, pool, stream
         self._function, self._key, self._workspace = function, key, workspace
         self._recorded: tuple[torch.cuda.CUDAGraph, Any] | None = None
         self._made_for: tuple[Hashable, ...] | None = None
-        self._calls = 0
+        self._calls = self._failures = 0
         self.impossible = False
 
     def __call__(self) -> Any:
@@ -59,6 +64,11 @@ class Replayed:
             try:
                 self._recorded = self._record()
             except RuntimeError as error:
+                self._failures += 1
+                if (
+                    self._failures <= 1 and self._calls == 1
+                ):  # made as they are once, they may be recorded next time
+                    return self._function()
                 self.impossible = True
                 logger.warning(
                     "the launches of an iteration cannot be recorded (%s); they are made one by one", error
@@ -71,9 +81,55 @@ class Replayed:
 
     def _record(self) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
+        stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         before = self._workspace.mark()
-        with torch.cuda.graph(graph):  # records without running
-            result = self._function()
-            self._workspace.settle(before)
+        # Not torch.cuda.graph, which waits for the device, collects garbage and empties the cache first. Graphs of
+        # earlier runs that are collected in the middle of a recording would break it, so that has to wait.
+        with torch.cuda.stream(stream), no_collection():
+            graph.capture_begin(pool=self._pool)  # records without running
+            try:
+                result = self._function()
+                self._workspace.settle(before)
+            finally:
+                graph.capture_end()
         return graph, result
+
+
+class Recorder:
+    """Functions of one run that are recorded at their first call and replayed from then on, in shared memory.
+
+    They are never replayed at the same time. What a function returns stays where another finds it.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._pool: Any = None
+        self._stream: Any = None
+        self._recorded: dict[Hashable, Replayed] = {}
+
+    def __call__(self, name: Hashable, function: Callable[[], Any]) -> Any:
+        """Call the function of this name, which is always the same; what it returned when it was recorded."""
+        if name not in self._recorded:
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+                self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self._recorded[name] = Replayed(
+                function, lambda: name, self._workspace, warm_calls=0, pool=self._pool, stream=self._stream
+            )
+        return self._recorded[name]()
+
+    def forget(self) -> None:
+        """Record anew what is called from now on."""
+        self._recorded, self._pool = {}, None
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Within it Python collects no garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

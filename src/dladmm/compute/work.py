@@ -1,62 +1,38 @@
 """What an update is given besides the mathematics: one block's view of how its work is executed.
 
 An update computes moves from tensors; everything else goes through its :class:`Work`: rows in chunks, sums over chunks
-and ranks, buffers, cached products, and the application of a move. Because moves are applied here, what the next update
-begins with can be written in the same pass over memory (:class:`UpdatePlan`), and no update knows what comes next.
+and ranks, buffers, cached products, and the application of a move. Parameters, variables and cached predictions are
+written here and nowhere else in ``blocks`` and ``solvers``. So what the next update begins with can be written in the
+same pass over memory (:class:`~dladmm.compute.execution.UpdatePlan`), and no update knows what comes next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
 from dladmm.compute.communicator import Shards
-from dladmm.compute.execution import EAGER, Execution
-from dladmm.compute.passes import EntryProblem, advance, descend, difference, solve_entries
+from dladmm.compute.execution import EAGER, NO_PLAN, Execution, UpdatePlan
+from dladmm.compute.passes import (
+    EntryProblem,
+    RowProblem,
+    advance,
+    descend,
+    difference,
+    move_along,
+    solve_entries,
+    solve_rows,
+)
 from dladmm.compute.workspace import Workspace
 
 if TYPE_CHECKING:
     from dladmm.solvers.subproblems import Anchor, SubproblemOptions, Term
 
 Made = TypeVar("Made")
-
-
-@dataclass(frozen=True)
-class UpdatePlan:
-    """What may be computed in the pass that applies a move, read off the schedule (:mod:`dladmm.engine.schedule`).
-
-    An update of V_l has link l behind its variable (``in``) and link l + 1 behind its block's prediction (``out``); an
-    update of B_l has link l as ``out``.
-
-    Parameters
-    ----------
-    in_residual, out_residual : bool
-        The next update begins with ``prediction - target`` of that link.
-    out_offset : bool
-        The next update begins with ``variable - prediction`` of that link.
-    in_offset_lasts : bool
-        The next sweep will, and neither tensor changes before.
-    out_prediction_dead : bool
-        The prediction is overwritten before anybody reads it.
-    in_settled : bool
-        Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
-    """
-
-    in_residual: bool = False
-    out_residual: bool = False
-    out_offset: bool = False
-    in_offset_lasts: bool = False
-    out_prediction_dead: bool = False
-    in_settled: bool = True
-
-
-NO_PLAN = UpdatePlan()
 
 
 @dataclass(frozen=True)
@@ -122,6 +98,8 @@ class Work:
 
     def own_sum(self, function: Callable[..., tuple[Tensor, ...]], *rows: Any) -> list[Tensor]:
         """``function(work, *chunks)``, which returns sums over its rows, added up over the chunks of this process."""
+        if self.chunk_rows is None:
+            return list(function(self, *rows))
         found: list[Tensor] = []
         for work, *some in self.chunks(*rows):
             own = function(work, *some)
@@ -142,7 +120,8 @@ class Work:
     def terms(self, term: Term, *rows: Any) -> Iterator[tuple[Any, ...]]:
         """``(work, term, *chunks)`` of every chunk of rows."""
         for work, target, prediction, *some in self.chunks(term.target, term.prediction, *rows):
-            yield work, replace(term, target=target, prediction=prediction), *some
+            whole = target is term.target and prediction is term.prediction
+            yield work, term if whole else replace(term, target=target, prediction=prediction), *some
 
     def one_chunk(self, n_own: int) -> bool:
         """Whether all rows are worked on at once."""
@@ -221,13 +200,25 @@ class Work:
 
     # Applying a move -------------------------------------------------------------------------------------------
 
-    def advance(
-        self,
-        term: Term,
-        move: Tensor | None,
-        multiple: Tensor | None,
-        shift: Tensor | None,
-    ) -> None:
+    def move(self, x: Tensor, by: Tensor, rows: Tensor | None = None) -> None:
+        """``x += by``, for a parameter, a variable or a prediction; on ``rows`` alone where they are given."""
+        if rows is None:
+            x.add_(by)
+        else:
+            x.index_add_(0, rows, by)
+
+    def move_along(self, x: Tensor, d: Tensor, length: Tensor | float) -> None:
+        """``x -= length d``, without asking the device for the length."""
+        move_along(x, d, length)
+
+    def assign(self, x: Tensor, new: Tensor | Callable[[Tensor], object]) -> None:
+        """``x = new``; a function writes the new value into x itself, which saves a copy."""
+        if isinstance(new, Tensor):
+            x.copy_(new)
+        else:
+            new(x)
+
+    def advance(self, term: Term, move: Tensor | None, multiple: Tensor | None, shift: Tensor | None) -> None:
         """``prediction += multiple move + shift``."""
         residual = self._prepared(self.plan.out_residual, "residual", term.prediction)
         advance(self.how, term.prediction, move, term.target, residual, multiple=multiple, shift=shift)
@@ -269,13 +260,14 @@ class Work:
             self.workspace.keep(("offset", self.owner), offset, (term.target, f))
         return tie
 
+    def solve_rows(
+        self, v: Tensor, anchor: Anchor, term: Term, solve: RowProblem, **constants: Any
+    ) -> Tensor:
+        """``v, prediction = solve(v, prediction, value, target)``, each row by itself; the move's squared length."""
+        rows = (v, term.prediction, anchor.value, term.target, self.counts)
+        return solve_rows(self.how, *rows, solve=solve, **constants)
+
 
 def like_rows(counts: Tensor, x: Tensor) -> Tensor:
     """One number per sample, shaped so that it multiplies the samples of ``x``, whatever their dimensions."""
     return counts.reshape(-1, *[1] * (x.ndim - 1))
-
-
-def added(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The sum of the parts that are known; None if none is."""
-    known = [part for part in parts if part is not None]
-    return reduce(torch.Tensor.add_, known) if known else None

@@ -53,7 +53,7 @@ class Entry:
     numbers: Hashable
 
     def valid_for(self, versions: tuple[Hashable, ...], numbers: Hashable) -> bool:
-        return self.intact and self.versions == versions and self.numbers == numbers
+        return self.versions == versions and self.numbers == numbers and self.intact
 
     @property
     def intact(self) -> bool:
@@ -91,8 +91,11 @@ class Workspace:
 
     def find(self, key: Hashable, sources: Sequence[Any], numbers: Hashable = ()) -> Any | None:
         """The entry made from exactly these sources as they are now and these numbers; None if there is none."""
+        entries = self._entries.get(key)
+        if entries is None:
+            return None
         versions = tuple(version(source) for source in sources)
-        for entry in self._entries.get(key, ()):
+        for entry in entries:
             if entry.valid_for(versions, numbers):
                 return entry.value
         return None

@@ -13,8 +13,7 @@ import torch
 
 from dladmm.base.errors import DataError
 from dladmm.datasets._sparse import csr_from, labels_from, shape_from, undirected
-from dladmm.datasets._split import split_nodes
-from dladmm.datasets._types import GraphData
+from dladmm.datasets._types import GraphData, split_nodes
 from dladmm.datasets.npz import parse_npz
 
 # Only these: `class_names` is a pickle and is never opened; the two lists of names are not needed.

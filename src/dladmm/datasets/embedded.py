@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from dladmm.base.errors import InputError
-from dladmm.datasets._split import stable_order, whole_number
-from dladmm.datasets._types import GraphData, ImageData
+from dladmm.datasets._types import GraphData, ImageData, stable_order, whole_number
 
 # W. W. Zachary, An information flow model for conflict and fission in small groups, 1977: who met whom
 # outside the club. Row i lists the members above i whom member i met.

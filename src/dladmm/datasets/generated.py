@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dladmm.base.errors import InputError
-from dladmm.datasets._split import bounded_number, split_nodes, whole_number
-from dladmm.datasets._types import GraphData, ImageData
+from dladmm.datasets._types import GraphData, ImageData, bounded_number, split_nodes, whole_number
 from dladmm.datasets.embedded import shuffled_rows
 
 Integers = NDArray[np.int64]

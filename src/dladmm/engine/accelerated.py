@@ -30,7 +30,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.network.chain import link_factors
 from dladmm.network.input_dropout import InputDropout

@@ -5,7 +5,9 @@ The steps are those of :mod:`dladmm.engine.streaming`, in its order.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,9 +15,8 @@ from torch import Tensor
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
-from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.batches import Batch, default_smoothing
-from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares
+from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, inner, norm
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
@@ -23,13 +24,29 @@ NEWEST = 0.1
 """What the newest batch counts at least in the averages of slope, curvature and loss."""
 
 
+Run = Callable[[Hashable, Callable[[], Any]], Any]
+"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
+
+
+def called(name: Hashable, part: Callable[[], Any]) -> Any:
+    """The part as it is."""
+    return part()
+
+
 class Shares:
     """Numbers that the host sets before a sweep and the sweep reads on the device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.metric, self.lengths, self.average, self.fading = (
-            torch.zeros((), dtype=torch.float64, device=device) for _ in range(4)
-        )
+    def __init__(self, like: Tensor) -> None:
+        self.metric, self.lengths, self.average, self.fading = (like.new_zeros(()) for _ in range(4))
+
+
+class Look(NamedTuple):
+    """What the parts of a sweep see of its batch: the problem, outputs of all blocks, F_l, gradients of the penalty."""
+
+    problem: Engine
+    outputs: list[Tensor]
+    gradients: dict[int, Tensor]
+    decays: list[Params]
 
 
 class BatchSweep:
@@ -43,42 +60,172 @@ class BatchSweep:
         self.params = params
         self.average = [{name: p.clone() for name, p in block.items()} for block in params]
         self.running: dict[int, RunningBlock] = {}
-        self.shares = Shares(engine.x.device)
-        self.slope, self.curvature, self.mean_loss, self.step_length = (
-            torch.zeros((), dtype=torch.float64, device=engine.x.device) for _ in range(4)
-        )
-        self.leash = torch.full_like(self.slope, options.largest_change)
+        some = next(p for block in params for p in block.values())
+        self.shares = Shares(some)
+        self.means = some.new_zeros(3)
+        """Running means of slope, curvature and loss."""
+        self.step_length = some.new_zeros(())
+        self.leash = some.new_full((), options.largest_change)
+        self.seen: Look | None = None
+        """The batch that is worked on."""
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
     @torch.no_grad()
-    def sweep(self, batch: Batch, *, heavy: bool, first: bool = False) -> None:
-        """Gradients and sums; the direction; on a heavy batch its length and the average; the step.
+    def sweep(
+        self,
+        batch: Callable[[], Batch],
+        *,
+        heavy: bool,
+        renewed: bool = False,
+        first: bool = False,
+        run: Run = called,
+    ) -> None:
+        """The sweep of one batch, its parts executed by ``run``; ``renewed`` says whether the metric is.
 
-        ``first`` starts the running sums and makes the first metric from them.
+        A heavy sweep observes its inputs and measures its length, the others go on with what was found before. The
+        first metric is made from the first batch for want of another.
         """
+        if renewed and not first:
+            run("refactor", self.refactor)
+        self.seen = run("look", lambda: self.look(batch()))
+        if heavy:
+            run("inputs", self.observe_inputs)
+        if first:
+            run("refactor", self.refactor)
+            self.aim(keep=0.0)
+        if heavy:
+            run("measure", self.measure)
+        run("move", self.move)
+        if heavy:
+            run("average", self.renew_average)
+        self.seen = None  # its memory is the next batch's
+
+    # The parts of a sweep, in the order of a heavy one ---------------------------------------------------------
+
+    def prepare(self, batch: Batch) -> None:
+        """Make empty running sums, with the shapes that a batch tells."""
         seen = self._problem_of(batch)
         outputs = seen.chain.forward(self.params, seen.x)
-        samples = seen.samples
-        if first:
-            self.running = self._running_blocks(seen, outputs)
-        self._observe(seen, outputs, samples, 0.0 if first else self.options.momentum, heavy)
-        if first:
-            self.refactor()
-        decays = self._decays()
-        for l, running in self.running.items():
-            running.aim(self.params[l], decays[l])
-        if heavy:
-            self._measure(seen, outputs, decays, samples)
-        self._move(heavy)
+        self.running = self._running_blocks(seen, outputs)
 
     def refactor(self) -> None:
         """Renew the metric from the batches seen so far.
 
-        Before a sweep, not in it: a metric that has seen the batch whose gradient it is applied to makes longer steps
-        than other batches bear, and lost convolutional networks accuracy (docs/streaming.md).
+        Before a batch is looked at, not after it: a metric that has seen the batch whose gradient it is applied to
+        makes longer steps than other batches bear, and lost convolutional networks accuracy (docs/streaming.md).
         """
         for running in self.running.values():
             running.refactor(self.options.damping)
+
+    def look(self, batch: Batch) -> Look:
+        """The forward pass; ``F_l = dR/dV_l`` of the mean loss, handed down from block to block; the directions."""
+        seen = self._problem_of(batch)
+        outputs = seen.chain.forward(self.params, seen.x)
+        gradient = seen.risk.gradient(outputs[-1]) / seen.samples
+        gradients: dict[int, Tensor] = {}
+        for l in reversed(range(len(outputs))):
+            v = seen.x if l == 0 else outputs[l - 1]
+            if l in self.running:
+                gradients[l] = gradient
+            if l > 0:
+                gradient = seen.chain.blocks[l].pull_back(
+                    self.params[l], v, outputs[l], gradient, seen.work(l)
+                )
+        self.seen = Look(seen, outputs, gradients, self._decays())
+        self.aim(self.options.momentum)
+        return self.seen
+
+    def aim(self, keep: float) -> None:
+        """The directions of all blocks; those of the batches before count ``keep``."""
+        assert self.seen is not None
+        seen, outputs, gradients, decays = self.seen
+        for l, running in self.running.items():
+            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
+            running.aim(self.params[l], v, outputs[l], gradients[l], decays[l], work, keep)
+
+    def observe_inputs(self) -> None:
+        """Take the inputs of the blocks into the metric."""
+        assert self.seen is not None
+        seen, outputs, gradients, _ = self.seen
+        for l, running in self.running.items():
+            v = seen.x if l == 0 else outputs[l - 1]
+            running.observe_inputs(
+                self.params[l], v, outputs[l], gradients[l], seen.work(l), self.shares.metric
+            )
+
+    def measure(self) -> None:
+        """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
+        assert self.seen is not None
+        seen, outputs, gradients, decays = self.seen
+        change: Tensor | None = None
+        slopes: list[Tensor] = []
+        relative = torch.zeros_like(self.step_length)
+        for l, block in enumerate(seen.chain):
+            params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
+            pushed = None if change is None else block.push_input(params, v, change, outputs[l])
+            if l in self.running:
+                change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
+                slopes.append(inner(gradients[l], change, seen.work(l)))
+                if l < len(outputs) - 1:
+                    work = seen.work(l)
+                    whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
+                    relative = relative + norm(change, work) / whole
+                pushed = change if pushed is None else pushed + change
+            change = pushed
+        assert change is not None
+        curvature = seen.risk.curvature(outputs[-1], change)
+        counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
+        q = seen.comm.total(counted.sum())[0] / seen.samples
+        p = -torch.stack(slopes).sum()
+        for l, decay in enumerate(decays):
+            for name, d in decay.items():
+                move = self.running[l].moves[name]
+                p, q = p - (d * move).sum(), q + self._strength * move.square().sum()
+        loss = seen.risk_value(outputs[-1]) / seen.samples
+        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
+
+    def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
+        """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
+
+        A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
+        """
+        options = self.options
+        self.means.lerp_(torch.stack([p, q, loss]), self.shares.lengths)
+        mean_p, mean_q, mean_loss = self.means.unbind()
+        unit = self._unit(mean_loss)
+        shaken = loss > 1.5 * mean_loss + 0.5 * unit
+        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
+        curvature = torch.maximum(q / p, mean_q / mean_p).clamp_min(1e-20)
+        lengths = (
+            options.stretch / curvature,
+            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
+            options.largest_relative_change / relative.clamp_min(1e-30),
+        )
+        return torch.stack(lengths).min()
+
+    def _unit(self, mean_loss: Tensor) -> Tensor | float:
+        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
+        return 1.0 if self.engine.risk.loss.kind == "classification" else (2 * mean_loss).clamp_min(1e-30)
+
+    def move(self) -> None:
+        """Take the step, penalties with kinks and constraints by their prox."""
+        penalty = self.engine.penalty
+        length = self.step_length * self.shares.fading
+        for l, running in self.running.items():
+            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
+            for name, move in running.moves.items():
+                p = self.params[l][name]
+                p.addcmul_(move, length)
+                if name in penalised:
+                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
+
+    def renew_average(self) -> None:
+        """Count the iterate in the average."""
+        for average, params in zip(self.average, self.params, strict=True):
+            for name, p in params.items():
+                average[name].lerp_(p, self.shares.average)
+
+    # ----------------------------------------------------------------------------------------------------------
 
     def _problem_of(self, batch: Batch) -> Engine:
         engine = self.engine
@@ -101,23 +248,12 @@ class BatchSweep:
                 continue
             block, v = seen.chain.blocks[l], seen.x if l == 0 else outputs[l - 1]
             operator = block.linear_operator(params, v, outputs[l], seen.work(l))
-            if operator is None:
-                found[l] = RunningGradient(block, params)
-            else:
-                found[l] = RunningLeastSquares(block, params, operator.groups, operator.n_inputs)
+            found[l] = (
+                RunningGradient(block, params)
+                if operator is None
+                else RunningLeastSquares(block, params, operator)
+            )
         return found
-
-    def _observe(self, seen: Engine, outputs: list[Tensor], samples: float, keep: float, heavy: bool) -> None:
-        """``F_l = dR/dV_l`` of the mean loss, handed down from block to block, into the running sums."""
-        gradient = seen.risk.gradient(outputs[-1]) / samples
-        share = self.shares.metric if heavy else None
-        for l in reversed(range(len(outputs))):
-            block, params = seen.chain.blocks[l], self.params[l]
-            v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
-            if l in self.running:
-                self.running[l].observe(params, v, outputs[l], gradient, work, keep, share)
-            if l > 0:
-                gradient = block.pull_back(params, v, outputs[l], gradient, work)
 
     def _decays(self) -> list[Params]:
         """The gradient of a quadratic penalty, per sample."""
@@ -132,78 +268,9 @@ class BatchSweep:
         """lambda of a quadratic penalty, per sample."""
         return float(self.engine.penalty.quadratic or 0.0) / (self.n_samples or 1)
 
-    def _measure(self, seen: Engine, outputs: list[Tensor], decays: list[Params], samples: float) -> None:
-        """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
-        change: Tensor | None = None
-        relative = torch.zeros_like(self.slope)
-        for l, block in enumerate(seen.chain):
-            params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
-            pushed = None if change is None else block.push_input(params, v, change, outputs[l])
-            if l in self.running:
-                change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
-                if l < len(outputs) - 1:
-                    own = (squared_norm(t, seen.counts) for t in (change, outputs[l]))
-                    moved, whole = seen.comm.total(*own)
-                    relative = relative + ratio(moved, whole).sqrt()
-                pushed = change if pushed is None else pushed + change
-            change = pushed
-        assert change is not None
-        curvature = seen.risk.curvature(outputs[-1], change).double()
-        counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
-        q = seen.comm.total(counted.sum())[0] / samples
-        p = torch.zeros_like(self.slope)
-        for l, running in self.running.items():
-            for name, move in running.moves.items():
-                decay = decays[l].get(name)
-                gradient = running.gradient[name] if decay is None else running.gradient[name] + decay
-                p = p - (gradient * move).sum(dtype=torch.float64)
-                if decay is not None:
-                    q = q + self._strength * squared_norm(move)
-        loss = seen.risk_value(outputs[-1]) / samples
-        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss))
-
-    def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
-        """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
-
-        A batch far above the mean loss shortens the leash to a quarter; it recovers by a tenth per measurement.
-        """
-        options = self.options
-        for mean, value in ((self.slope, p), (self.curvature, q), (self.mean_loss, loss)):
-            mean.lerp_(value, self.shares.lengths)
-        unit = self._unit()
-        shaken = loss > 1.5 * self.mean_loss + 0.5 * unit
-        longer = (1.1 * self.leash).clamp_max(options.largest_change)
-        self.leash.copy_(torch.where(shaken, self.leash / 4, longer))
-        curvature = torch.maximum(q / p, self.curvature / self.slope).clamp_min(1e-20)
-        lengths = (
-            options.stretch / curvature,
-            (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
-            options.largest_relative_change / relative.clamp_min(1e-30),
-        )
-        return torch.stack(lengths).min()
-
-    def _unit(self) -> Tensor:
-        """What changes of the outputs are measured in: 1 for classes, the mean square residual for real targets."""
-        if self.engine.risk.loss.kind == "classification":
-            return torch.ones_like(self.mean_loss)
-        return (2 * self.mean_loss).clamp_min(1e-30)
-
-    def _move(self, heavy: bool) -> None:
-        """Take the step, penalties with kinks and constraints by their prox; on a heavy batch renew the average."""
-        penalty = self.engine.penalty
-        length = self.step_length * self.shares.fading
-        for l, running in self.running.items():
-            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
-            for name, p in self.params[l].items():
-                p.addcmul_(running.moves[name], length.to(p.dtype))
-                if name in penalised:
-                    p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length.to(p.dtype)))
-                if heavy:
-                    self.average[l][name].lerp_(p, self.shares.average.to(p.dtype))
-
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
-        names = ("slope", "curvature", "mean_loss", "step_length", "leash")
+        names = ("means", "step_length", "leash")
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         for kind, all_params in (("params", self.params), ("average", self.average)):
             for l, block in enumerate(all_params):
@@ -211,8 +278,3 @@ class BatchSweep:
         for l, running in self.running.items():
             found |= {f"running.{l}.{name}": tensor for name, tensor in running.tensors().items()}
         return found
-
-    def prepare(self, batch: Batch) -> None:
-        """Make the running sums, with the shapes that a batch tells, for a run that is resumed."""
-        seen = self._problem_of(batch)
-        self.running = self._running_blocks(seen, seen.chain.forward(self.params, seen.x))

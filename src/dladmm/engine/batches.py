@@ -18,10 +18,15 @@ class Batch(NamedTuple):
     weight: Tensor | None = None
     counts: Tensor | None = None
 
+    def part(self, begin: int, end: int) -> Batch:
+        """The rows from ``begin`` to before ``end``."""
+        weight, counts = (None if t is None else t[begin:end] for t in (self.weight, self.counts))
+        return Batch(self.x[begin:end], self.target[begin:end], weight, counts)
+
     def on(self, device: torch.device) -> Batch:
-        """The batch on a device."""
-        weight, counts = (None if t is None else t.to(device) for t in (self.weight, self.counts))
-        return Batch(self.x.to(device), self.target.to(device), weight, counts)
+        """The batch on a device; from pinned memory it is brought over while the host goes on."""
+        tensors = (None if t is None else t.to(device, non_blocking=True) for t in self)
+        return Batch(*tensors)  # type: ignore[arg-type]  # x and target are never None
 
 
 class Batches(Protocol):

@@ -9,7 +9,7 @@ Equation 1, and its counterparts for Problems 2 and 6::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -21,8 +21,38 @@ from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.passes import squared_distance, squared_norm
 from dladmm.compute.work import like_rows
 from dladmm.compute.workspace import Workspace
-from dladmm.engine.problem import Problem
-from dladmm.engine.state import Energy, State
+from dladmm.engine.problem import Problem, State
+
+
+@dataclass(frozen=True)
+class Energy:
+    """The pieces of the Lagrangian, each a float64 scalar on the device."""
+
+    risk: Tensor
+    penalty: Tensor
+    coupling: Tensor
+    dual: Tensor
+    residual_squared: Tensor
+    rho: float
+
+    @property
+    def sums(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The pieces that are sums over the samples."""
+        return self.risk, self.coupling, self.dual, self.residual_squared
+
+    def with_sums(self, risk: Tensor, coupling: Tensor, dual: Tensor, residual_squared: Tensor) -> Energy:
+        """The same penalty beside other sums."""
+        return replace(self, risk=risk, coupling=coupling, dual=dual, residual_squared=residual_squared)
+
+    @property
+    def objective(self) -> Tensor:
+        """F of Problem 4."""
+        return self.risk + self.penalty + self.coupling
+
+    @property
+    def lagrangian(self) -> Tensor:
+        """L_rho of Equation 1."""
+        return self.objective + self.dual + self.rho / 2 * self.residual_squared
 
 
 class MeasuredProblem(Problem):

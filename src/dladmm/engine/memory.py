@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine
 from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.network.chain import Chain
-from dladmm.regularizers import Regularizer
+from dladmm.regularizers import NoPenalty, Regularizer
 
 if TYPE_CHECKING:
     from dladmm.engine.options import TrainOptions
@@ -264,3 +266,27 @@ class Needs:
         widths = [self._n_in, *self._widths]
         both = max(a + b for a, b in zip(widths, self._widths, strict=False))
         return self._stationarity + self._rows * both * self._size
+
+
+def needs_of(
+    chain: Chain,
+    X: Any,
+    options: TrainOptions,
+    penalty: Regularizer | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    n_validation: int = 0,
+    counts: bool = False,
+) -> Needs:
+    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
+    X = X if isinstance(X, Tensor) else np.asanyarray(X)
+    n_rows = len(X) if X.ndim else 0
+    at = "cpu" if device is None else device.type
+    lies = X.device.type if isinstance(X, Tensor) else "cpu"
+    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
+    penalty = NoPenalty() if penalty is None else penalty
+    stored = X.dtype.itemsize
+    return Needs(
+        chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored, on_gpu=at == "cuda"
+    )

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Any
 
 from dladmm.base.errors import InputError
 from dladmm.compute.chunks import memmap_of
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN, Needs
-from dladmm.network.chain import Chain
-from dladmm.regularizers import NoPenalty, Regularizer
-
-if TYPE_CHECKING:
-    from dladmm.engine.options import TrainOptions
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -35,30 +26,6 @@ def bytes_of(limit: int | str) -> int:
             unit = 1024 ** (list(UNITS).index(found[2].upper()))
         return int(float(found[1]) * unit)
     raise InputError(f"max_memory must be a number of bytes above 0 or text as '2GB', got {limit!r}.")
-
-
-def needs_of(
-    chain: Chain,
-    X: Any,
-    options: TrainOptions,
-    penalty: Regularizer | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-    n_validation: int = 0,
-    counts: bool = False,
-) -> Needs:
-    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
-    X = X if isinstance(X, Tensor) else np.asanyarray(X)
-    n_rows = len(X) if X.ndim else 0
-    at = "cpu" if device is None else device.type
-    lies = X.device.type if isinstance(X, Tensor) else "cpu"
-    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
-    penalty = NoPenalty() if penalty is None else penalty
-    stored = X.dtype.itemsize
-    return Needs(
-        chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored, on_gpu=at == "cuda"
-    )
 
 
 def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from dladmm.blocks import Step
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
 Seen = TypeVar("Seen")

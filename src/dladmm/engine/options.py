@@ -1,4 +1,4 @@
-"""Everything a run can be told, checked before any work is done."""
+"""Everything a run can be told, checked before any work is done, and the method and execution that this asks for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import Any, Literal, get_args
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import check_setting
-from dladmm.compute.execution import Precision
+from dladmm.compute.execution import Execution, Precision
+from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.batches import Batches
 from dladmm.engine.memory_limit import bytes_of
+from dladmm.engine.method import Method, Plain
+from dladmm.engine.problem import State
+from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.engine.sweep import Engine
+from dladmm.network.scaling import Scaling
 from dladmm.regularizers import L2, NoPenalty, Regularizer, get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
 
@@ -25,6 +32,8 @@ LARGEST_WEIGHT = 1e15
 Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
 Mode = Literal["convergent", "accelerated", "streaming"]
+AutoMode = Literal["auto", "convergent", "accelerated", "streaming"]
+"""Of the estimators: "auto" chooses by the data and the settings (:mod:`dladmm.estimators.choosing`)."""
 
 
 @dataclass(frozen=True)
@@ -227,3 +236,35 @@ def make_options(preset: str = "default", **changes: Any) -> TrainOptions:
 def given(**settings: Any) -> dict[str, Any]:
     """The settings that are not None, which leave the mode's defaults alone."""
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def own_method(
+    engine: Engine,
+    state: State,
+    options: TrainOptions,
+    batches: Batches | None,
+    seed: int,
+    scaling: Scaling | None,
+) -> Method:
+    """dlADMM's method for the mode; streaming mode needs batches."""
+    if options.mode == "convergent":
+        return Plain(engine)
+    if options.mode == "accelerated":
+        return Accelerated(engine, state, options.dropout, seed)
+    assert batches is not None
+    passes, dropout = options.max_iter, options.dropout
+    return Streaming(engine, state, batches, passes, options.streaming, dropout, seed, scaling)
+
+
+def refuse_own_settings(options: TrainOptions) -> None:
+    """Another method starts feasible and brings the engine it is measured with."""
+    if options.mode != "convergent" or options.start != "feasible" or options.rho_rule is not None:
+        raise InputError("mode, start and rho_rule are settings of dlADMM; leave them out beside method.")
+
+
+def execution_of(options: TrainOptions, method: Method, engine: Engine) -> Execution:
+    """Passes compiled where that was asked for; launches recorded where the paper's sweep waits for nothing."""
+    on_gpu = engine.x.is_cuda and engine.comm.alone
+    recorded = options.compile and on_gpu and isinstance(method, Plain) and engine.recordable
+    rounded = options.precision == "bfloat16"
+    return Execution(compiled=options.compile, recorded=recorded, rounded_directions=rounded)

@@ -1,9 +1,9 @@
 """Running sums of one block over mini-batches, and the direction its parameters take from them.
 
 For a block that is linear in its parameters the direction is the damped least-squares step of Equations 8 and 10, with
-W and b solved together, in the metric of all inputs seen so far (:func:`dladmm.solvers.least_squares.direction_W_b`).
-For any other block it is the running gradient over its running root mean square, entry by entry, in units in which the
-block's output moves by about one.
+W and b solved together, in the metric of all inputs seen so far (:func:`dladmm.solvers.least_squares.joint_metric`).
+For any other block it is the gradient over its running root mean square, entry by entry, in units in which the block's
+output moves by about one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Block, Params, Work
-from dladmm.solvers.factor import damped_cholesky
-from dladmm.solvers.least_squares import direction_W_b
+from dladmm.compute.passes import squared_norm
+from dladmm.solvers.factor import damped_inverse
+from dladmm.solvers.least_squares import joint_metric
+from dladmm.solvers.weight_step import Operator, grouped
 
 TINY = 1e-20
 """Added to running squares before they are divided by."""
@@ -24,123 +26,137 @@ TINY = 1e-20
 class RunningBlock(Protocol):
     """What streaming mode asks of the running sums of a block with parameters."""
 
-    moves: Params
-    """The direction, by the names of the parameters."""
-    gradient: Params
-    """The running mean of ``dR/dB``, in the shapes of the parameters."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
 
-    def observe(
+    @property
+    def moves(self) -> Params:
+        """The direction, by the names of the parameters."""
+
+    def aim(
         self,
         params: Params,
         v: Tensor,
         prediction: Tensor,
         gradient: Tensor,
+        decay: Params,
         work: Work,
         keep: float,
-        share: Tensor | None,
     ) -> None:
-        """Take a batch's gradient in g's output, older ones counting ``keep``.
+        """Turn :attr:`moves` towards where a batch's ``gradient`` in g's output points; what they were counts ``keep``.
 
-        With a ``share`` take its inputs into the metric too, where they count so much.
+        ``decay`` is the penalty's gradient.
         """
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        """Take the batch's inputs into the metric, where they count ``share``."""
 
     def refactor(self, damping: float) -> None:
         """Make the metric from the sums as they are now."""
-
-    def aim(self, params: Params, decay: Params) -> None:
-        """Renew :attr:`moves` from the running gradient plus ``decay``, the penalty's gradient."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs."""
 
 
-class RunningLeastSquares:
-    """Running gradient, Gram matrix and mean of the inputs of a block ``g = A W^T + b``.
+ALIGNED = 8
+"""Rows of matrices are padded to a multiple of so many entries: products are twice as fast on a GPU then."""
 
-    ``spread`` is the mean square of the gradient in g's output: the step of a block is divided by its root, so that
-    every block is asked to move its output by the same amount whatever gradient reaches it.
+
+class RunningLeastSquares:
+    """Running direction and running moments of the inputs of a block ``g = A W^T + b``.
+
+    The bias is a column beside W: moves and metric have ``n_in + 1`` columns (and zeros up to a multiple of
+    ``ALIGNED``), so that a direction is one product (:func:`dladmm.solvers.least_squares.joint_metric`).
+
+    ``second`` and ``first`` are the moments of the inputs about ``centre``, their mean when the metric was made last:
+    about it nothing cancels in float32. ``spread`` is the mean square of the gradient in g's output: the step of a
+    block is divided by its root, so that every block is asked to move its output by the same amount whatever gradient
+    reaches it.
     """
 
     recordable = True
 
-    def __init__(self, block: Block, params: Params, groups: int, n_inputs: int) -> None:
-        self.block, self.groups, self.n_inputs = block, groups, n_inputs
+    def __init__(self, block: Block, params: Params, operator: Operator) -> None:
+        self.block, self.n_inputs = block, operator.n_inputs
         W, self.bias = params["W"], "b" in params
-        stack = () if groups == 1 else (groups,)
-        self.gram = W.new_zeros((*stack, n_inputs, n_inputs), dtype=torch.float64)
-        self.mean = W.new_zeros((*stack, n_inputs), dtype=torch.float64)
-        self.spread = W.new_zeros((), dtype=torch.float64)
-        self.inverse = torch.zeros(self.gram.shape, dtype=W.dtype, device=W.device)
-        self.centre = torch.zeros(self.mean.shape, dtype=W.dtype, device=W.device)
-        self.scale = torch.zeros((), dtype=W.dtype, device=W.device)
-        self.gradient = {name: torch.zeros_like(p) for name, p in params.items()}
-        self.moves = {name: torch.zeros_like(p) for name, p in params.items()}
+        n, stack = operator.n_inputs, () if operator.groups == 1 else (operator.groups,)
+        n_outputs = len(W) // operator.groups
+        padded = -(-(n + 1) // ALIGNED) * ALIGNED
+        self.second, self.first = W.new_zeros(*stack, n, n), W.new_zeros(*stack, n)
+        self.centre, self.spread = W.new_zeros(*stack, n), W.new_zeros(())
+        self.metric = W.new_zeros(*stack, padded, padded)
+        self._moves, self._shape = W.new_zeros(*stack, n_outputs, padded), W.shape
+        if self.bias:
+            self.centre.copy_(operator.mean())
 
-    def observe(
+    @property
+    def moves(self) -> Params:
+        """Views, made when they are asked for: a copy of this object has views of its own."""
+        W = self._moves[..., : self.n_inputs].view(self._shape)
+        return {"W": W, "b": self._moves[..., self.n_inputs].view(-1)} if self.bias else {"W": W}
+
+    def aim(
         self,
         params: Params,
         v: Tensor,
         prediction: Tensor,
         gradient: Tensor,
+        decay: Params,
         work: Work,
         keep: float,
-        share: Tensor | None,
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
-        product, sums, _ = operator.adjoint(gradient, False)
-        W = self.gradient["W"]
-        W.lerp_(product.reshape(W.shape), 1 - keep)
-        if self.bias:
-            self.gradient["b"].lerp_(sums.to(W.dtype), 1 - keep)
-        if share is None:
-            return
-        rows = operator.samples
-        self.gram.lerp_(operator.gram() / rows, share)
-        if self.bias:
-            self.mean.lerp_(operator.column_sums() / rows, share)
+        of_W = grouped(decay["W"], operator) if "W" in decay else None
+        operator.add_direction(self._moves, keep, gradient, of_W, self.metric)
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        operator = self.block.linear_operator(params, v, prediction, work)
+        assert operator is not None
+        second, first = operator.moments(self.centre if self.bias else None)
+        self.second.lerp_(second.to(self.second.dtype), share)
+        if first is not None:
+            self.first.lerp_(first.to(self.first.dtype), share)
         # Per sample, not per row: the gradient is that of a mean over samples
-        (squared,) = work.total(work.counted(gradient.square()).sum(dtype=torch.float64))
         outputs = gradient[0].numel() / _positions(gradient)
-        self.spread.lerp_(squared * (work.samples(len(v)) / outputs), share)
+        root = norm(gradient, work) * (work.samples(len(v)) / outputs) ** 0.5
+        self.spread.lerp_(root.square().to(self.spread.dtype), share)
 
     def refactor(self, damping: float) -> None:
-        centred = self.gram - self.mean[..., :, None] * self.mean[..., None, :]
-        # In the run's own precision: damped by the mean eigenvalue or more, the matrix is well conditioned
-        centred = centred.to(self.inverse.dtype)
-        shift = damping * centred.diagonal(dim1=-2, dim2=-1).mean(-1)
-        factor, _ = damped_cholesky(centred, shift, centred.dtype, without_waiting=True)
-        self.scale.copy_((self.spread + TINY).rsqrt())
-        self.inverse.copy_(torch.cholesky_inverse(factor))
-        self.centre.copy_(self.mean)
-
-    def aim(self, params: Params, decay: Params) -> None:
-        shape = (-1, self.n_inputs) if self.groups == 1 else (self.groups, -1, self.n_inputs)
-        gradient = self.gradient["W"] + decay["W"] if "W" in decay else self.gradient["W"]
-        sums = self.gradient["b"] if self.bias else gradient.new_zeros(())
-        centre, metric = self.centre if self.bias else None, DenseInverse(self.inverse)
-        W, b = direction_W_b(gradient.reshape(shape), sums, centre, metric)
-        torch.mul(W.reshape(gradient.shape), self.scale, out=self.moves["W"])
-        if b is not None:
-            torch.mul(b, self.scale, out=self.moves["b"])
+        if self.bias:
+            self.second -= self.first[..., :, None] * self.first[..., None, :]
+            self.centre += self.first
+            self.first.zero_()
+        inverse = damped_inverse(self.second, damping)
+        if self.bias:
+            joint_metric(inverse, self.centre, out=self.metric)
+        else:
+            self.metric[..., : self.n_inputs, : self.n_inputs] = -inverse
+        self.metric *= (self.spread + TINY).rsqrt()
 
     def tensors(self) -> dict[str, Tensor]:
-        names = ("gram", "mean", "spread", "inverse", "centre", "scale")
-        found = {name: getattr(self, name) for name in names}
-        return found | {f"gradient.{name}": g for name, g in self.gradient.items()}
+        names = ("second", "first", "centre", "spread", "metric")
+        return {name: getattr(self, name) for name in names} | {"moves": self._moves}
 
 
-class DenseInverse:
-    """``(C + t I)^-1`` as a matrix, in the place of its factor."""
+def norm(x: Tensor, work: Work) -> Tensor:
+    """``||x||`` over the samples of all ranks, in as few launches as there can be."""
+    if work.counts is None and work.shards is None:
+        found: Tensor = torch.linalg.vector_norm(x)
+        return found
+    (squared,) = work.total(squared_norm(x, work.counts))
+    return squared.sqrt().to(x.dtype)
 
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
 
-    def solve(self, d: Tensor) -> Tensor:
-        """``d (C + t I)^-1`` for the rows of d."""
-        return d @ self.matrix
+def inner(x: Tensor, y: Tensor, work: Work) -> Tensor:
+    """``<x, y>`` over the samples of all ranks."""
+    if work.counts is None and work.shards is None:
+        return torch.dot(x.flatten(), y.flatten())
+    return work.total(work.counted(x * y).sum())[0]
 
 
 def _positions(gradient: Tensor) -> int:
@@ -149,54 +165,63 @@ def _positions(gradient: Tensor) -> int:
 
 
 class RunningGradient:
-    """Running gradient and running square of it, for a block that is not linear in its parameters."""
+    """Running direction, the gradient over its running root mean square, for a block not linear in its parameters."""
 
     recordable = False
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block = block
-        self.gradient = {name: torch.zeros_like(p) for name, p in params.items()}
-        self.square = {name: torch.zeros_like(p) for name, p in params.items()}
-        self.moves = {name: torch.zeros_like(p) for name, p in params.items()}
+        self.square, self._moves, self._latest = (
+            {name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3)
+        )
         some = next(iter(params.values()))
-        self.scale = torch.zeros((), dtype=some.dtype, device=some.device)
-        self.length = torch.zeros((), dtype=torch.float64, device=some.device)
+        self.scale, self.length = (torch.zeros((), dtype=some.dtype, device=some.device) for _ in range(2))
 
-    def observe(
+    @property
+    def moves(self) -> Params:
+        return self._moves
+
+    def aim(
         self,
         params: Params,
         v: Tensor,
         prediction: Tensor,
         gradient: Tensor,
+        decay: Params,
         work: Work,
         keep: float,
-        share: Tensor | None,
     ) -> None:
-        found = self.block.parameter_gradient(params, v, gradient, work)
-        for name, g in found.items():
-            self.gradient[name].lerp_(g, 1 - keep)
-        if share is None:
-            return
-        for name, g in found.items():
-            self.square[name].lerp_(g.square(), share.to(g.dtype))
-        change = self.block.push_parameters(params, self._direction({}), v, prediction)
-        (squared,) = work.total(work.counted(change.square()).sum(dtype=torch.float64))
+        self._latest = self.block.parameter_gradient(params, v, gradient, work)
+        for name, d in self._direction(self._latest, decay).items():
+            self._moves[name].lerp_(d * self.scale, 1 - keep)
+
+    def observe_inputs(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work, share: Tensor
+    ) -> None:
+        for name, g in self._latest.items():
+            self.square[name].lerp_(g.square(), share)
+        change = self.block.push_parameters(params, self._direction(self._latest, {}), v, prediction)
         outputs = change[0].numel() / _positions(change)
-        self.length.lerp_(squared / (work.samples(len(v)) * outputs), share)
+        root = norm(change, work) / (work.samples(len(v)) * outputs) ** 0.5
+        self.length.lerp_(root.square().to(self.length.dtype), share)
 
     def refactor(self, damping: float) -> None:
         self.scale.copy_((self.length + TINY).rsqrt() / (1 + damping))
 
-    def aim(self, params: Params, decay: Params) -> None:
-        for name, d in self._direction(decay).items():
-            torch.mul(d, self.scale, out=self.moves[name])
+    def _direction(self, gradient: Params, decay: Params) -> Params:
+        """``-(gradient + decay)`` over the running root mean square, in which the decay counts too.
 
-    def _direction(self, decay: Params) -> Params:
-        total = {n: g + decay[n] if n in decay else g for n, g in self.gradient.items()}
-        squares = {n: s + decay[n].square() if n in decay else s for n, s in self.square.items()}
-        return {name: -g / (squares[name].sqrt() + TINY**0.5) for name, g in total.items()}
+        Without it the penalty would pull entries without a gradient of their own (the weights of words that few nodes
+        have) harder than any loss, and no step would be short enough.
+        """
+        found: Params = {}
+        for name, g in gradient.items():
+            own = decay.get(name)
+            square = self.square[name] if own is None else self.square[name] + own.square()
+            found[name] = -(g if own is None else g + own) / (square.sqrt() + TINY**0.5)
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         found = {"scale": self.scale, "length": self.length}
-        found |= {f"gradient.{name}": g for name, g in self.gradient.items()}
+        found |= {f"moves.{name}": m for name, m in self._moves.items()}
         return found | {f"square.{name}": g for name, g in self.square.items()}

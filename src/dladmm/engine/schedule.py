@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dladmm.compute.work import NO_PLAN, UpdatePlan
+from dladmm.compute.execution import NO_PLAN, UpdatePlan
 from dladmm.network.chain import Chain
 
 
@@ -27,11 +27,6 @@ class Update:
     variable: Literal["output", "parameters"]
     link: int
     order: tuple[bool, ...]
-
-    @property
-    def backward(self) -> bool:
-        """Whether the update, or the first of those made together, belongs to the backward sweep."""
-        return not self.order[0]
 
 
 Schedule = tuple[Update, ...]

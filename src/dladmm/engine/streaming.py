@@ -25,11 +25,11 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.passes import squared_norm
-from dladmm.compute.recording import Replayed
-from dladmm.engine.batch_sweep import NEWEST, BatchSweep
+from dladmm.compute.recording import Recorder
+from dladmm.engine.batch_sweep import NEWEST, BatchSweep, Run, called
 from dladmm.engine.batches import Batch, Batches
 from dladmm.engine.method import Look, Seen
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.network.scaling import Scaling
@@ -37,11 +37,11 @@ from dladmm.network.scaling import Scaling
 FIRST, EARLY = 8, 128
 """The first 8 batches all renew the metric, the step length and the average; then every 4th, after 128 every 8th."""
 
-RECORDED_FROM = 24
-"""Batches before launches are recorded on a GPU: recording takes as long as a dozen of them."""
+EARLY_FACTORINGS, EARLY_GROWTH, GROWTH = 64, 4, 2
+"""The metric is renewed at batches 1, 4, 16, 64, 128, ...: at 2, 8 and 32 as well it costs more time than it saves."""
 
-METRIC_AGE, AVERAGE_AGE = 4.0, 8.0
-"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(age + 1) / (h + age)`` in the average."""
+METRIC_AGE = 4.0
+"""The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
@@ -80,7 +80,9 @@ class Streaming:
         self.after_batch: Callable[[], bool] | None = None
         """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
-        self._recorded: dict[bool, Replayed] = {}
+        self._held_chances: Tensor | None = None
+        self._recorder = Recorder(engine.workspace)
+        self._generator = torch.Generator(device=engine.x.device)
 
     # One pass --------------------------------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class Streaming:
         self.batches, self.batches_in_pass = batches, batches.batches_per_pass() or 0
         self.passes = self.finished_passes + 1
         self.sweeps.n_samples = (self.sweeps.n_samples or 0.0) + (batches.n_samples or 0.0)
-        self._recorded = {}  # the number of samples is part of a recording
+        self._held = None  # the number of samples is part of a recording
 
     def hand_out(self, state: State) -> None:
         """Make the state that of the averaged network, which is good at any time; of the last iterate of a plan."""
@@ -122,7 +124,18 @@ class Streaming:
         """The parameters that are handed out now."""
         ended = self.finished_passes >= self.passes
         faded = self.options.planned and (self.passes > 1 or self.batches.batches_per_pass() is not None)
-        return self.sweeps.params if ended and faded else self.sweeps.average
+        if ended and faded:
+            return self.sweeps.params
+        if self._average_is_new:
+            return self.sweeps.average
+        share = self._average_share(self.heavy_steps + 1)  # the last batches count as well
+        pairs = zip(self.sweeps.average, self.sweeps.params, strict=True)
+        return [{name: old[name].lerp(p[name], share) for name in p} for old, p in pairs]
+
+    @property
+    def _average_is_new(self) -> bool:
+        """Whether the average holds the last iterate."""
+        return self.step_number == 0 or _is_heavy(self.step_number)
 
     # One batch -------------------------------------------------------------------------------------------------
 
@@ -130,29 +143,38 @@ class Streaming:
     def step(self, batch: Batch) -> None:
         """The sweep of one batch, recorded on a GPU where it can be."""
         self.step_number += 1
-        k = self.step_number
-        heavy = k <= FIRST or k % (4 if k <= EARLY else 8) == 0
+        k, heavy = self.step_number, _is_heavy(self.step_number)
         if heavy:
             self.heavy_steps += 1
-        if heavy and k >= self.next_factoring:
-            self.sweeps.refactor()
-            self.next_factoring = 2 * k
-        self._set_shares(heavy)
-        batch = self._prepared(batch)
+        batch = batch.on(self.engine.x.device)
         if self._counts_samples:
             self._count(batch)
+        self._set_shares(heavy)
+        chances = self._draw(batch.x) if self._drops else None
+        if k == 1:
+            self.sweeps.prepare(self._prepared(batch, None))
+        run: Run = called
         if self._recordable(batch):
-            self._replay(batch, heavy)
-        else:
-            self.sweeps.sweep(batch, heavy=heavy, first=k == 1)
+            batch, chances = self._held_batch(batch, chances)
+            run = self._recorder
+        renewed = heavy and k >= self.next_factoring
+        if renewed:
+            self.next_factoring = k * (EARLY_GROWTH if k < EARLY_FACTORINGS else GROWTH)
+        self.sweeps.sweep(
+            lambda: self._prepared(batch, chances), heavy=heavy, renewed=renewed, first=k == 1, run=run
+        )
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
         if heavy:
             shares.metric.fill_(METRIC_AGE / (h + METRIC_AGE - 1))
             shares.lengths.fill_(max(NEWEST, 1 / h))
-            shares.average.fill_((AVERAGE_AGE + 1) / (h + AVERAGE_AGE))
+            shares.average.fill_(self._average_share(h))
         shares.fading.fill_(self._fading())
+
+    def _average_share(self, h: int) -> float:
+        """What the h-th iterate that is averaged counts."""
+        return (self.options.averaging + 1) / (h + self.options.averaging)
 
     def _fading(self) -> float:
         """1, or the part of the planned run that is left; 1 in a first pass of unknown length."""
@@ -171,46 +193,51 @@ class Streaming:
         self.samples_seen += float(self.engine.comm.total(own)[0])
         self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
 
-    def _prepared(self, batch: Batch) -> Batch:
-        """On the network's device, scaled, some entries dropped."""
-        device = self.engine.x.device
-        x, target, *rest = (None if t is None else t.to(device, non_blocking=True) for t in batch)
-        assert x is not None
-        assert target is not None
-        x = x if self.scaling is None or self.batches.scaled else self.scaling.apply(x)
-        return Batch(self._dropped(x), target, *rest)
+    @property
+    def _drops(self) -> bool:
+        """Whether entries are dropped: not in the first pass, in which every row is new."""
+        return self.dropout > 0.0 and self.finished_passes > 0
 
-    def _dropped(self, x: Tensor) -> Tensor:
-        if self.dropout == 0.0 or self.finished_passes == 0:  # in the first pass every row is new
-            return x
-        generator = torch.Generator(device=x.device).manual_seed(self.seed * 1_000_003 + self.step_number)
-        chance = torch.rand(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-        return x * (chance >= self.dropout) / (1 - self.dropout)
+    def _draw(self, like: Tensor) -> Tensor:
+        """A number from 0 to 1 per entry, by the seed and the number of the step."""
+        generator = self._generator.manual_seed(self.seed * 1_000_003 + self.step_number)
+        return torch.empty_like(like).uniform_(generator=generator)
+
+    def _prepared(self, batch: Batch, chances: Tensor | None) -> Batch:
+        """The batch scaled, and with entries dropped where chances are given."""
+        x = batch.x
+        if self.scaling is not None and not self.batches.scaled:
+            x = self.scaling.apply(x)
+        if chances is not None:
+            x = x * (chances >= self.dropout) / (1 - self.dropout)
+        return batch._replace(x=x)
 
     # Recorded launches -----------------------------------------------------------------------------------------
 
     def _recordable(self, batch: Batch) -> bool:
-        """Whether nothing in the sweep asks the device for a number, and launches cost more than the work."""
+        """Whether nothing in the sweep asks the device for a number; batches of another size are not recorded."""
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
         smooth = self.engine.penalty.quadratic is not None
-        return batch.x.is_cuda and plain and linear and smooth and self.step_number >= RECORDED_FROM
+        same = self._held is None or self._held.x.shape == batch.x.shape
+        return batch.x.is_cuda and plain and linear and smooth and same
 
-    def _replay(self, batch: Batch, heavy: bool) -> None:
-        """The same sweep on the same memory, its launches recorded once."""
-        if self._held is None or self._held.x.shape != batch.x.shape:
-            self._held, self._recorded = Batch(batch.x.clone(), batch.target.clone()), {}
+    def _held_batch(self, batch: Batch, chances: Tensor | None) -> tuple[Batch, Tensor | None]:
+        """The batch and the chances copied to where the recorded launches find them."""
+        if self._held is None or (self._held_chances is None) != (chances is None):
+            self._held = Batch(
+                batch.x.clone(), batch.target.clone()
+            )  # the caller's memory stays the caller's
+            self._held_chances = chances
+            self._recorder.forget()
         else:
             self._held.x.copy_(batch.x)
             self._held.target.copy_(batch.target)
-        if heavy not in self._recorded:
-            held, sweeps = self._held, self.sweeps
-            self._recorded[heavy] = Replayed(
-                lambda: sweeps.sweep(held, heavy=heavy), lambda: heavy, self.engine.workspace, warm_calls=1
-            )
-        self._recorded[heavy]()
+            if self._held_chances is not None and chances is not None:
+                self._held_chances.copy_(chances)
+        return self._held, self._held_chances
 
     # Saving and resuming ---------------------------------------------------------------------------------------
 
@@ -220,7 +247,8 @@ class Streaming:
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if any(name.startswith("running.") for name in tensors):
-            self.sweeps.prepare(self._prepared(next(iter(self.batches.one_pass(0)))))
+            first = next(iter(self.batches.one_pass(0))).on(self.engine.x.device)
+            self.sweeps.prepare(self._prepared(first, None))
         mine = self.sweeps.tensors()
         wrong = sorted(set(mine) ^ set(tensors))
         if wrong:
@@ -232,3 +260,8 @@ class Streaming:
         self.samples_seen = float(meta["samples_seen"])
         if self.batches.n_samples is None:
             self.sweeps.n_samples = max(self.batches.at_least, self.samples_seen)
+
+
+def _is_heavy(k: int) -> bool:
+    """Whether batch k renews the metric, the step length and the average."""
+    return k <= FIRST or k % (4 if k <= EARLY else 8) == 0

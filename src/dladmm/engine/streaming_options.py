@@ -28,6 +28,8 @@ class StreamingOptions:
     smoothing : float or None
         The share of every label that is spread over all classes; None is 0.1 for 50,000 samples or more, and in
         proportion less for fewer.
+    averaging : float
+        How far back the averaged network reaches: about the last ``1/(averaging + 1)`` of the run.
     planned : bool
         Steps shrink linearly to zero towards ``max_iter`` passes, and the last iterate is the network. Otherwise steps
         stay and the network is the average.
@@ -39,6 +41,7 @@ class StreamingOptions:
     largest_change: float = 0.3
     largest_relative_change: float = 0.5
     smoothing: float | None = None
+    averaging: float = 8.0
     planned: bool = True
 
     def __post_init__(self) -> None:
@@ -46,6 +49,6 @@ class StreamingOptions:
         share = "a number from 0 to below 1"
         check_setting(self, "momentum", float, share, lambda v: 0 <= v < 1)
         check_setting(self, "smoothing", float, share, lambda v: 0 <= v < 1, optional=True)
-        for name in ("stretch", "largest_change", "largest_relative_change"):
+        for name in ("stretch", "largest_change", "largest_relative_change", "averaging"):
             check_setting(self, name, float, "a number > 0", lambda v: v > 0)
         check_setting(self, "planned", bool, "True or False")

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step, Term, Work
 from dladmm.compute.chunks import concatenated
+from dladmm.compute.execution import UpdatePlan
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
-from dladmm.compute.work import UpdatePlan
 from dladmm.engine.lagrangian import MeasuredProblem
+from dladmm.engine.problem import State
 from dladmm.engine.schedule import Schedule, Update, paper_schedule, planned
-from dladmm.engine.state import State
 from dladmm.regularizers import Regularizer
 
 
@@ -34,6 +34,7 @@ class Engine(MeasuredProblem):
     def __init__(self, *args: Any, schedule: Schedule | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.schedule = paper_schedule(len(self.chain)) if schedule is None else schedule
+        self._plans: dict[Hashable, list[tuple[Update, UpdatePlan]]] = {}
 
     @torch.no_grad()
     def sweep(self, state: State, gradients: Sequence[Tensor] | None = None) -> list[Step]:
@@ -51,7 +52,8 @@ class Engine(MeasuredProblem):
                 steps += self._update_output(state, update, plan, sweep_values)
                 continue
             l = update.link
-            if gradients is not None and update.backward and self.chain.blocks[l].penalised:
+            backward = not update.order[0]
+            if gradients is not None and backward and self.chain.blocks[l].penalised:
                 share = gradient_share(self.term(state, l), gradients[l], self.work(l))
                 penalties[l] = self.penalty.times(share)
             steps += self._update_parameters(state, update, plan, penalties[l], sweep_values)
@@ -59,13 +61,16 @@ class Engine(MeasuredProblem):
         return steps
 
     def _planned(self, state: State, *, continues: bool) -> list[tuple[Update, UpdatePlan]]:
-        """The updates that have something to do. Nothing is prepared where rows come in chunks."""
-        idle = [not params for params in state.params]
+        """The updates that have something to do, planned once. Nothing is prepared where rows come in chunks."""
+        idle = tuple(not params for params in state.params)
         whole = self.chunk_rows is None and all(v.ndim == 2 for v in state.outputs)
-        joined_updates = self.how.shortcuts
-        return planned(
-            self.schedule, self.chain, idle, joined=joined_updates, prepared=whole, continues=continues
-        )
+        joined = self.how.shortcuts
+        asked = self.schedule, idle, joined, whole, continues
+        if asked not in self._plans:
+            self._plans[asked] = planned(
+                self.schedule, self.chain, idle, joined=joined, prepared=whole, continues=continues
+            )
+        return self._plans[asked]
 
     def _update_parameters(
         self,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,17 +17,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from dladmm.api.cross_fit import fit_cross_fitted
 from dladmm.api.train import train
-from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.errors import InputError
 from dladmm.base.history import Status
-from dladmm.callbacks import Callback, ProgressBar
+from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
-from dladmm.engine.options import Mode, given
+from dladmm.engine.options import AutoMode, given, make_options
+from dladmm.estimators.checks import finite_output, progress, widths
+from dladmm.estimators.choosing import CROSS_FITTED, dense, mode_of
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss
 from dladmm.network.chain import mlp
-from dladmm.training.checks import check_device
+from dladmm.training.checks import check_callbacks, check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Array = NDArray[Any]
@@ -49,7 +51,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Mode = "accelerated",
+        mode: AutoMode = "auto",
         rho: float | None = None,
         nu: float | None = None,
         regularizer: Any = "auto",
@@ -105,16 +107,20 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = self._weighted(X, y, sample_weight)
+        mode = mode_of(self, X)
+        if mode == CROSS_FITTED:
+            return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
+        X = X if mode == "streaming" else dense(X)
         validation, stopping = None, []
         if self.early_stopping:
             X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
-        dtype = self._choose_dtype(X.shape[0])
+        dtype = self._choose_dtype(X.shape[0], mode)
         device = check_device(self.device)
         keep = self.warm_start and hasattr(self, "module_")
         if keep:
             self._check_same_network()
         model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
-        max_iter = self._iterations(X.shape[0], model)
+        max_iter = self._iterations(X.shape[0], model, mode)
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
@@ -131,7 +137,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
                 sample_weight=weight,
                 validation=validation,
                 callbacks=[*self._callbacks(), *stopping],
-                mode=self.mode,
+                mode=mode,
                 w_solver=self.w_solver,
                 a_solver=self.a_solver,
                 max_iter=max_iter,
@@ -140,18 +146,42 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
                     rho=self.rho,
                     nu=self.nu,
                     damping=self.damping,
-                    batch_size=self.batch_size,
+                    batch_size=self.batch_size if mode == "streaming" or self.mode != "auto" else None,
                     max_memory=self.max_memory,
                 ),
             )
         self._set_fitted(result, loss, max_iter)
         return self
 
-    def _iterations(self, n_rows: int, model: Any) -> int:
+    def _fit_copies(
+        self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int, weight: Array | None
+    ) -> Self:
+        """Cross-fitted copies of the network, merged into one of several times the width."""
+        asked = given(max_iter=self.max_iter, batch_size=self.batch_size)
+        make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
+        found = fit_cross_fitted(
+            [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs],
+            self.activation,
+            X,
+            y,
+            loss=loss,
+            seed=seed,
+            device=check_device(self.device),
+            dtype=None if self.dtype == "auto" else check_dtype(self.dtype),
+            passes=self.max_iter,
+            batch_size=self.batch_size,
+            sample_weight=weight,
+            callbacks=check_callbacks(self._callbacks()),
+        )
+        self._set_fitted(found.result, loss, found.passes)
+        self.n_iter_, self.n_networks_ = found.passes, found.copies
+        return self
+
+    def _iterations(self, n_rows: int, model: Any, mode: str) -> int:
         """``max_iter``, or by default 200 iterations, and in streaming mode passes by the number of rows."""
         if self.max_iter is not None:
             return self.max_iter
-        if self.mode != "streaming":
+        if mode != "streaming":
             return ITERATIONS
         kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
@@ -162,7 +192,8 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
 
     def _check_same_network(self) -> None:
         """Raise if ``hidden_layer_sizes`` has changed: ``warm_start`` continues with the fitted network."""
-        before, now = tuple(W.shape[1] for W in self.coefs_[:-1]), widths(self.hidden_layer_sizes)
+        before = tuple(W.shape[1] // self.n_networks_ for W in self.coefs_[:-1])
+        now = widths(self.hidden_layer_sizes)
         if before != now:
             raise InputError(
                 f"warm_start continues with hidden layers of {before}, but hidden_layer_sizes is now {now}; "
@@ -170,9 +201,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             )
 
     def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
-        """X and y without rows of weight zero, and the weights (None if all are one); X dense but for streaming."""
-        if sparse.issparse(X) and self.mode != "streaming":
-            X = X.toarray()
+        """X and y without rows of weight zero, and the weights (None if all are one)."""
         if sample_weight is None:
             return X, y, None
         weight = _check_sample_weight(sample_weight, X)
@@ -203,10 +232,10 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         held_x = X[held].toarray() if sparse.issparse(X) else X[held]
         return X[kept], y[kept], None if weight is None else weight[kept], (held_x, y[held]), stopping
 
-    def _choose_dtype(self, n_rows: int) -> str:
+    def _choose_dtype(self, n_rows: int, mode: str) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        if self.mode == "streaming":
+        if mode == "streaming":
             return "float32"
         small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= FLOAT64_ENTRIES
         return "float64" if small and check_device(self.device).type == "cpu" else "float32"
@@ -231,7 +260,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         self.state_ = result.state
-        self.n_iter_ = result.history.n_iter
+        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
         layers = [layer for layer in result.module.children() if isinstance(layer, nn.Linear)]
         self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
         self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]
@@ -253,45 +282,3 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         x = torch.as_tensor(np.ascontiguousarray(X), dtype=parameter.dtype, device=parameter.device)
         output: Tensor = self.module_(x).cpu()
         return finite_output(output)
-
-
-def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
-    """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
-    single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
-    sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
-    if not all(
-        isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
-    ):
-        raise InputError(
-            f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
-        )
-    return tuple(int(width) for width in sizes)
-
-
-def progress(estimator: Any) -> list[Callback]:
-    """A list with a progress bar if the estimator is ``verbose``, else empty."""
-    return [ProgressBar(type(estimator).__name__)] if estimator.verbose else []
-
-
-def classes_of(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The sorted distinct labels, shape (n_classes,); raises for mixed types, NaN, or fewer than two classes."""
-    try:
-        classes = np.unique(labels)
-    except TypeError as error:
-        raise InputTypeError(
-            f"y mixes labels that cannot be ordered ({error}); give them one type."
-        ) from error
-    if classes.dtype.kind == "f" and not np.isfinite(classes).all():
-        raise InputError("y contains NaN or infinite values; leave out the rows that have no label.")
-    if len(classes) < 2:
-        raise InputError(f"y holds one class only ({classes[0]!r}); at least two are needed to train.")
-    return classes
-
-
-def finite_output(output: Tensor) -> Tensor:
-    """The output, checked to be finite: a classifier would silently map NaN to some class."""
-    if not bool(torch.isfinite(output).all()):
-        raise InputError(
-            f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
-        )
-    return output

@@ -23,7 +23,7 @@ from dladmm.callbacks import Callback
 from dladmm.compute.sparse import csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.engine.options import Mode, given
-from dladmm.estimators.base import classes_of, finite_output, progress, widths
+from dladmm.estimators.checks import classes_of, finite_output, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_node_features, check_node_mask

@@ -11,7 +11,8 @@ from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classi
 from sklearn.utils.validation import validate_data
 
 from dladmm.base.errors import InputError
-from dladmm.estimators.base import MLPBase, classes_of
+from dladmm.estimators.base import MLPBase
+from dladmm.estimators.checks import classes_of
 from dladmm.losses import Loss, get_loss
 
 Array = NDArray[Any]
@@ -27,25 +28,29 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     activation : str, dict or Activation, default "relu"
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
-    mode : {"accelerated", "convergent", "streaming"}
-        "accelerated" scales the features, folds the scaling into the first layer, and needs no tuning. "convergent" is
-        the paper's algorithm with its certificate. "streaming" makes a sweep per mini-batch, for many rows; features
-        are scaled, sparse rows stay sparse.
+    mode : {"auto", "accelerated", "convergent", "streaming"}
+        "auto" trains cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more and
+        "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every iteration,
+        and the objective never rises. "convergent" is the paper's algorithm with its certificate. "streaming" makes a
+        sweep per mini-batch, for many rows. All but "convergent" scale the features; in streaming mode sparse rows
+        stay sparse.
     rho, nu : float, optional
         Weights of the hard and of the relaxed constraints; None is the default of the mode (in convergent mode rho is
         ``3H``, inside the certified region).
     regularizer : str, dict, Regularizer or None, default "auto"
-        "auto" is a mild l2 penalty in accelerated mode and none in convergent mode; None is no penalty; or a name
-        such as "l2", or ``{"name": "l1", "strength": 0.1}``.
+        "auto" is a mild l2 penalty in accelerated mode and none in the others; None is no penalty; or a name such as
+        "l2", or ``{"name": "l1", "strength": 0.1}``.
     w_solver, a_solver : {"exact", "quadratic"}
         How the W- and a-updates are solved.
     damping : float, optional
         Damping of the exact solves.
     batch_size : int, optional
-        Rows of a mini-batch in streaming mode; None chooses 32 to 512 by the number of rows.
+        Rows of a mini-batch in streaming mode and of cross-fitted copies; None chooses 32 to 512, or 32 to 128, by the
+        number of rows.
     max_iter : int, optional
-        Iterations; in streaming mode passes over the rows. None is 200 iterations; in streaming mode 10 passes for
-        images and for 50,000 rows or more, else as many as make about 2,000 steps, 10 to 100.
+        Iterations; in streaming mode and for cross-fitted copies passes over the rows. None is 200 iterations; in
+        streaming mode 10 passes for images and for 50,000 rows or more, else 20, or as many as make 200 steps; for
+        copies at most 60.
     tol : float, default 1e-4
         Relative tolerance of the stopping criterion.
     early_stopping : bool, default False
@@ -59,7 +64,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     random_state : int, RandomState or None
     device : str, default "auto"
     dtype : {"auto", "float32", "float64"}
-        "auto" is float64 for small problems on a CPU, else float32.
+        "auto" is float64 for small problems on a CPU, else float32; copies are trained in float32 and kept in float64.
     max_memory : int or str, optional
         Memory limit above the data, such as "2GB": rows are processed in chunks (docs/memory.md).
     callbacks : sequence of Callback
@@ -70,12 +75,15 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     ----------
     classes_ : ndarray of shape (n_classes,)
     coefs_ : list of ndarray, coefs_[l] of shape (n_in, n_out)
-        Weights for unscaled X, as in scikit-learn.
+        Weights for unscaled X, as in scikit-learn; of cross-fitted copies those behind ``module_[0]``.
     intercepts_ : list of ndarray, intercepts_[l] of shape (n_out,)
     n_iter_ : int
+        Iterations, or passes over the rows.
+    n_networks_ : int
+        Copies that the network is merged from: 4 or 8 where "auto" cross-fits, else 1.
     n_features_in_ : int
     loss_ : float
-        The last mean training loss.
+        The last mean training loss; that of copies is in units in which the targets have deviation 1.
     history_ : History
     status_ : Status
     certificate_ : Certificate
@@ -83,6 +91,18 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         The last iterate.
     module_ : nn.Module
         The trained network as a torch module.
+
+    Notes
+    -----
+    Cross-fitted copies: four, or eight below 1,000 rows, none of which learns from its own fold of the rows. The loss
+    of every row by the copy that never saw it (``val_loss`` of the history) ends the run, says which parameters are
+    kept, and how sharp probabilities are. The copies are then merged into one network of so many times the width, whose
+    output is their mean; features are standardised and outliers drawn in by its first layer,
+    :class:`~dladmm.network.soft_clip.SoftClip`. A row of the history is one or several passes.
+
+    "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, early stopping,
+    a warm start, activations with jumps, fewer than 20 rows, more than 2,000 features, or several
+    ranks; docs/defaults.md has the rules and what they are worth.
 
     Examples
     --------
@@ -161,7 +181,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
 
 class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
-    """Multi-layer perceptron regressor trained by dlADMM; ``y`` may have several columns.
+    """Multi-layer perceptron regressor trained by dlADMM; ``y`` may have several columns and any units.
 
     Parameters and attributes that are not listed are those of :class:`MLPClassifier`, without ``classes_``.
 

@@ -98,16 +98,16 @@ class ModuleClassifier(MLPClassifier):
     def _check_same_network(self) -> None:
         """Any network can be continued; ``train`` checks whether it accepts X."""
 
-    def _choose_dtype(self, n_rows: int) -> str:
+    def _choose_dtype(self, n_rows: int, mode: str) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        small = n_rows <= FLOAT64_SAMPLES and self.mode != "streaming"
+        small = n_rows <= FLOAT64_SAMPLES and mode != "streaming"
         return "float64" if small and check_device(self.device).type == "cpu" else "float32"
 
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_ = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_, self.n_iter_ = result.state, result.history.n_iter
+        self.state_, self.n_iter_, self.n_networks_ = result.state, result.history.n_iter, 1
         self.loss_, self._loss = result.history.last("loss"), loss
 
 

@@ -34,6 +34,7 @@ class Saved:
             "n_features_in": int(fitted.n_features_in_),
             "feature_names_in": getattr(self, "feature_names_in_", np.array([])).tolist() or None,
             "single": getattr(self, "_single", None),
+            "n_networks": getattr(self, "n_networks_", 1),
         }
         save_model(result, path, loss=fitted._loss, extra=extra, state=True)
 
@@ -61,6 +62,7 @@ class Saved:
         if extra["n_features_in"] != first.shape[1]:
             raise ValueError(f"{extra['n_features_in']!r} features for a network of {first.shape[1]}")
         estimator.n_features_in_ = extra["n_features_in"]
+        estimator.n_networks_ = extra.get("n_networks", 1)  # files of earlier versions have one
         if extra["classes"] is not None:
             kind = np.dtype(extra["classes"]["dtype"])
             estimator.classes_ = np.array(extra["classes"]["values"], dtype=kind)

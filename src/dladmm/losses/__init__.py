@@ -14,6 +14,7 @@ from typing import Any
 from dladmm.base.spec import from_spec
 from dladmm.losses.base import Loss, Risk
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
+from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.regression import Huber, Squared
 
@@ -32,6 +33,7 @@ __all__ = [
     "BinaryLogistic",
     "CallableLoss",
     "CrossEntropy",
+    "CrossFitted",
     "Huber",
     "Loss",
     "Risk",

@@ -212,7 +212,7 @@ class Risk:
         """``d^T R''(z) d``, what every sample adds to it, (N,)."""
         rows = self.loss.curvature(self.flat(z), self.target, self.flat(direction))
         rows = rows if self.weight is None else rows * self.weight[:, 0]
-        return rows.reshape(len(z), -1).sum(1)
+        return rows if len(rows) == len(z) else rows.reshape(len(z), -1).sum(1)
 
     def gradient(self, z: Tensor) -> Tensor:
         """The gradient of R at z, of the shape of z."""

@@ -105,7 +105,9 @@ class Chain:
         made = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
         layers = [layer for module in made for layer in layers_of(module)]
         is_graph = any(isinstance(layer, GraphLayer) for layer in layers)
-        return GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
+        network = GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
+        some = next((p for block_params in params for p in block_params.values()), None)
+        return network if some is None else network.to(some)  # layers with buffers only do not know the type
 
 
 def layers_of(module: nn.Module) -> list[nn.Module]:

@@ -17,6 +17,7 @@ features instead of keeping random ones; docs/acceleration.md has the figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -159,6 +160,18 @@ class Scaling:
         length = float(_totals(lengths.sum(keepdims=True), comm)[0] / max(n_nodes, 1))
         scale = torch.from_numpy(size * (length / NODE_LENGTH if length > 0 else 1.0)).to(device, dtype)
         return cls(torch.zeros_like(scale), scale)
+
+    @classmethod
+    def standard(cls, x: Tensor, sample_weight: Tensor | None = None) -> Scaling:
+        """Mean 0 and deviation 1 of every column of x (N, n); rows count by ``sample_weight`` (N, 1).
+
+        The scale of a constant column is infinite: it counts for nothing, also where it is not constant in other rows.
+        """
+        shift = _mean(x, sample_weight)
+        largest = _largest_deviation(x, shift)  # divided by first: squares of very large numbers are infinite
+        deviation = _mean(((x - shift) / largest).square_(), sample_weight).sqrt_()
+        varies = (x.amax(0) > x.amin(0)) & (deviation > 0)
+        return cls(shift, torch.where(varies, largest * deviation, torch.full_like(shift, math.inf)))
 
     def apply(self, x: Inputs) -> Inputs:
         """The scaled inputs, of the shape and layout of x."""

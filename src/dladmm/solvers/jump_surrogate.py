@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dladmm.activations import HardTanh
 from dladmm.activations.jumps import JumpFunction
-from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Step, Term
@@ -76,22 +75,15 @@ def update_on_surrogate(
     together.
     """
     ramp = work.once_per_sweep("surrogate", lambda: surrogate_through(jump, z, work))
-    squared = _solve(
-        work.how, z, term.prediction, anchor.value, term.target, work.counts, ramp=ramp, weight=weight
-    )
+    squared = work.solve_rows(z, anchor, term, _on_ramp, ramp=ramp, weight=weight)
     return Step("z", squared, None)
 
 
-@one_pass("z", "f")
-def _solve(
-    z: Tensor, f: Tensor, m: Tensor, a: Tensor, counts: Tensor | None, *, ramp: Surrogate, weight: float
-) -> Tensor:
-    """z and ``f = ramp(z) + lift`` in place; the squared length of the move."""
-    lift = f - ramp.height(ramp.place(z))
+def _on_ramp(
+    v: Tensor, f: Tensor, m: Tensor, a: Tensor, *, ramp: Surrogate, weight: float
+) -> tuple[Tensor, Tensor]:
+    """The new z and ``f = ramp(z) + lift``."""
+    lift = f - ramp.height(ramp.place(v))
     wanted = (a - lift - ramp.mid) / ramp.half
     place = _UNIT.project(ramp.place(m), wanted, weight)
-    found = place * ramp.reach + ramp.centre
-    squared = squared_norm(found - z, counts)
-    z.copy_(found)
-    torch.add(ramp.height(place), lift, out=f)
-    return squared
+    return place * ramp.reach + ramp.centre, ramp.height(place).add_(lift)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -75,30 +74,37 @@ def _on_gram(
 
     Two products with the samples, one for E^T A and one for the prediction, however many steps are made.
     """
-    W, gram, before = params["W"], A.gram(), params["W"].clone()
+    W, gram = params["W"], A.gram()
+    new = W.clone()
     product, sums, _ = A.gradient(False)
     product, steps = product.double(), []
     ones = A.column_sums() if "b" in order else None
     shifts: list[Tensor] = []
-    for name in order:
+    for i, name in enumerate(order):
+        W_follows, b_follows = "W" in order[i + 1 :], "b" in order[i + 1 :]
         if name == "b":
             assert ones is not None
             shift, step = mean_b(params, sums, A, work)
-            _add_outer(product, shift.double(), ones)
-            sums = sums + A.samples * shift.double()
             shifts.append(shift)
+            if W_follows:
+                _add_outer(product, shift.double(), ones)
+            if b_follows:
+                sums = sums + A.samples * shift.double()
         else:
-            d = plus_penalty(product.clone(), grouped(W, A), penalty.quadratic, A.weight)
-            heading = direction_W(d, A, penalty, work).double()
+            d = plus_penalty(product.clone(), grouped(new, A), penalty.quadratic, A.weight)
+            heading = direction_W(d, A, penalty, work, W.dtype).double()
             moved_squared = ((heading @ gram) * heading).sum()
-            multiple, step = length_W(d, heading, moved_squared, A, penalty, work)
+            multiple, step = length_W(d, heading, moved_squared, A, penalty, work, dtype=W.dtype)
             move = (heading * multiple).to(W.dtype)
-            W.add_(move.reshape(W.shape))
-            product += move.double() @ gram
-            if ones is not None:
-                sums = sums + _times_ones(move, ones)
+            new.add_(move.reshape(W.shape))
+            exact_move = move.double()
+            if W_follows:
+                _add_product(product, exact_move, gram)
+            if b_follows and ones is not None:
+                sums = sums + _times_ones(exact_move, ones)
         steps.append(step)
-    A.advance(A.products(W - before), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
+    A.advance(A.products(new - W), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
+    work.assign(W, new)
     return steps
 
 
@@ -111,17 +117,18 @@ def mean_b(params: Params, sums: Tensor, A: Operator, work: Work) -> tuple[Tenso
     The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
     constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu).
     """
-    shift, squared, rate = _mean(work.how, sums, params["b"], samples=A.samples, weight=A.weight)
+    b = params["b"]
+    shift, squared, rate = _mean(work.how, sums, dtype=b.dtype, samples=A.samples, weight=A.weight)
+    work.move(b, shift)
     return shift, Step("b", squared, rate)
 
 
 @one_launch
 def _mean(
-    sums: Tensor, b: Tensor, *, samples: float | Tensor, weight: float
+    sums: Tensor, *, dtype: torch.dtype, samples: float | Tensor, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``b -= sums / samples`` in place; the shift, its squared length and what it promises."""
-    shift = -(sums / samples).to(b.dtype)
-    b += shift
+    """The shift ``-sums / samples`` of b, its squared length and what it promises."""
+    shift = -(sums / samples).to(dtype)
     return shift, squared_norm(shift), sums.new_ones(()) * (weight / 2 * samples)
 
 
@@ -130,30 +137,30 @@ def _added(shifts: Sequence[Tensor]) -> Tensor | None:
     return sum(shifts[1:], shifts[0]) if shifts else None
 
 
-class Metric(Protocol):
-    """A factored matrix ``C + t I``."""
+def joint_metric(inverse: Tensor, mean: Tensor, out: Tensor) -> Tensor:
+    """K with ``[W' b'] = [d sums] K``, ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped: W and b solved together.
 
-    def solve(self, d: Tensor) -> Tensor:
-        """``d (C + t I)^-1`` for the rows of d."""
+    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, ``mean = 1^T A / N``, and ``inverse`` is P, that
+    of the damped centred Gram matrix ``A^T A / N - mean mean^T``. With b eliminated
 
+        W' = -(d - sums mean^T) P,   b' = -sums - W' mean,   so   K = [[-P, P mean], [mean^T P, -1 - mean^T P mean]].
 
-def direction_W_b(
-    d: Tensor, sums: Tensor, mean: Tensor | None, metric: Metric
-) -> tuple[Tensor, Tensor | None]:
-    """W and b solved together: ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped, as a move of both.
-
-    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, and ``mean = 1^T A / N``. With b eliminated,
-    ``W' = -(d - sums mean^T) (C + t I)^-1`` and ``b' = -sums - W' mean``; the metric is that of the centred Gram matrix
-    ``C = A^T A / N - mean^T mean``. ``mean`` is None where there is no b.
+    ``out`` is (n, n) with n > n_in, or a stack of such; what lies beyond ``n_in + 1`` is left alone.
     """
-    if mean is None:
-        return metric.solve(d).neg_(), None
+    n = inverse.shape[-1]
+    beside = (inverse @ mean[..., None])[..., 0]
+    out[..., :n, :n] = -inverse
+    out[..., :n, n] = out[..., n, :n] = beside
+    out[..., n, n] = -1 - (beside * mean).sum(-1)
+    return out
+
+
+def _add_product(d: Tensor, move: Tensor, gram: Tensor) -> None:
+    """``d += move A^T A``, group by group; the sum is made within the product, which saves a pass over d."""
     if d.ndim == 2:
-        W = metric.solve(torch.addr(d, sums, mean, alpha=-1)).neg_()
-        return W, torch.addmv(sums, W, mean).neg_()
-    by_group = sums.reshape(*d.shape[:2], 1)
-    W = metric.solve(d - by_group * mean[:, None, :]).neg_()
-    return W, (by_group + W @ mean[..., None]).neg_().flatten()
+        d.addmm_(move, gram)
+    else:
+        d.baddbmm_(move, gram)
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:

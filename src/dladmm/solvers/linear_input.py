@@ -35,9 +35,9 @@ def _majorised(v: Tensor, d: Tensor, apply: Product, anchor: Anchor, term: Term,
     """``argmin_a Q(a; tau)``, Equations 3 and 16; all over nu."""
     moved = apply(d)
     length, step = majorised_length(row_squared_norms(d), row_squared_norms(moved), anchor, term, work)
-    scale = length.to(d.dtype)
-    v.sub_(d * like_rows(scale, d))
-    term.prediction.sub_(moved.mul_(like_rows(scale, moved)))
+    scale = -length.to(d.dtype)
+    work.move(v, d * like_rows(scale, d))
+    work.move(term.prediction, moved.mul_(like_rows(scale, moved)))
     return step
 
 
@@ -79,7 +79,7 @@ def conjugate_gradients(
     slope = -(gradient * move).flatten(1).sum(1).double()
     best = line_search(slope, c * moved_squared + squared)
     scale = best.to(v.dtype)
-    v.add_(move.mul_(like_rows(scale, move)))
-    term.prediction.add_(moved.mul_(like_rows(scale, moved)))
+    work.move(v, move.mul_(like_rows(scale, move)))
+    work.move(term.prediction, moved.mul_(like_rows(scale, moved)))
     counted = best.square() if work.counts is None else best.square() * work.counts[:, 0]
     return solved_step(squared @ counted, moved_squared @ counted, c, anchor)

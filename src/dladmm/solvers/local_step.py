@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,11 +17,13 @@ Evaluate = Callable[[list[Tensor]], Tensor]
 Point = Callable[[float, list[Tensor]], list[Tensor]]
 
 
-class Found:
-    """Where a majorised step ended."""
+class Found(NamedTuple):
+    """Where a majorised step ends: the values and their prediction, which is None where nothing moves."""
 
-    def __init__(self, values: list[Tensor], squared: Tensor, rate: Tensor) -> None:
-        self.values, self.squared, self.rate = values, squared, rate
+    values: list[Tensor]
+    prediction: Tensor | None
+    squared: Tensor
+    rate: Tensor
 
 
 def local_gradients(
@@ -88,6 +91,7 @@ def majorised_step(
 
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
+    Nothing is written: the caller hands what was found to its work.
     """
     old, gradients = local_gradients(start, evaluate, term, work.counts if anchor is None else None)
     if anchor is None:  # parameters, which all samples speak of
@@ -115,7 +119,7 @@ def majorised_step(
     zero = torch.zeros((), dtype=torch.float64, device=old.device)
     first = _first_curvature(work, kind, term.weight, own)
     if lengths(sum(float(squared_norm(g)) for g in gradients))[0] == 0.0:
-        return Found(start, zero, torch.full_like(zero, first / 2))
+        return Found(start, None, zero, torch.full_like(zero, first / 2))
     values, new = start, old
 
     @torch.no_grad()
@@ -143,12 +147,11 @@ def majorised_step(
 
     curvature = searched(trial, first, slack, work.options)
     if curvature is None:
-        return Found(start, zero, torch.full_like(zero, first / 2))
+        return Found(start, None, zero, torch.full_like(zero, first / 2))
     work.curvatures[kind] = curvature
-    term.prediction.copy_(new)
     moves = zip(values, start, strict=True)
     (squared,) = lengths(sum(float(squared_norm(moved - x, counts)) for moved, x in moves))
-    return Found(values, zero + squared, torch.full_like(zero, curvature / 2))
+    return Found(values, new, zero + squared, torch.full_like(zero, curvature / 2))
 
 
 def _rooted(x: Tensor, counts: Tensor | None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -27,8 +29,9 @@ class StepAlong:
     """``phi(s) = (c/2)||f(H - s change) - target||^2`` (plus an anchor's quadratic): one gradient, then one number s.
 
     First ``gradient()`` says what phi is worth per entry of H, then ``aim`` fixes the direction d and the change of H
-    along it, ``curvature`` chooses sigma (or delta) by backtracking, and ``advance`` moves H and the prediction by the
-    step ``s = 1/(sigma + strength)``. ``rows`` are the rows phi counts, None for all; H moves on all of them.
+    along it, ``curvature`` chooses sigma (or delta) by backtracking, and ``advance`` hands H and the prediction to the
+    work, which moves them by the step ``s = 1/(sigma + strength)``. ``rows`` are the rows phi counts, None for all; H
+    moves on all of them.
     """
 
     change: Tensor
@@ -145,25 +148,24 @@ class StepAlong:
         return searched_blindly(excess, sigma, self.slack())
 
     def advance(self, sigma: Tensor) -> Tensor:
-        """Take the step ``1/(sigma + strength)``; returns it, 0 where there is no direction or sigma is infinite."""
+        """Hand over the step ``1/(sigma + strength)`` and return it: 0 without a direction or if sigma is infinite."""
         step = torch.where(self.d_squared > 0, 1 / (sigma + self.strength), torch.zeros_like(sigma))
         self.move(step)
         return step
 
     def move(self, step: Tensor | float) -> None:
-        """Move H and the prediction, on all rows."""
-        if self.linear:
-            move_along(self.H_all, self._change, step)
-        elif self.work.how.never_waits(self.H_all):
-            move_along(self.H_all, self._change, step)
-            self.activation.write(self.H_all, self.term.prediction)
-        elif self._tried is not None and self.rows is None and self._tried[0] == float(step):
-            self.work.swap("tried", self.H_all)
-            self.H_all = self._tried[1]
-            self.term.prediction.copy_(self._tried[2])
-        elif float(step) > 0:
-            move_along(self.H_all, self._change, step)
-            self.activation.write(self.H_all, self.term.prediction)
+        """Hand over the move of H and of the prediction, on all rows."""
+        work, blindly = self.work, self.work.how.never_waits(self.H_all)
+        if self.linear:  # H is the prediction
+            work.move_along(self.H_all, self._change, step)
+        elif not blindly and self._tried is not None and self.rows is None and self._tried[0] == float(step):
+            _, tried, new = self._tried
+            work.swap("tried", self.H_all)
+            self.H_all = tried
+            work.assign(self.term.prediction, new)
+        elif blindly or float(step) > 0:
+            work.move_along(self.H_all, self._change, step)
+            work.assign(self.term.prediction, partial(self.activation.write, self.H_all))
 
     def _inner(self, x: Tensor, y: Tensor) -> Tensor:
         """``<x, y>`` as a float64 scalar: added in the given precision within a row, in float64 over rows."""
@@ -181,11 +183,3 @@ def _rises(
     """:meth:`StepAlong.rise` at each of ``steps``, without the weight."""
     changes = (activation(H - s * change) - prediction for s in steps.unbind())
     return torch.stack([rise_of_square(moved, residual) for moved in changes])
-
-
-def move_along(x: Tensor, d: Tensor, step: Tensor | float) -> None:
-    """``x -= step d`` in place, without asking the device for the step."""
-    if isinstance(step, Tensor):
-        x.addcmul_(d, step.to(d.dtype), value=-1)
-    else:
-        x.sub_(d, alpha=step)

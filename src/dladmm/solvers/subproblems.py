@@ -54,8 +54,8 @@ class Anchor(NamedTuple):
 class Term:
     """``(weight/2) ||target - prediction||^2``: what ties a block's output variable to the block.
 
-    ``prediction`` is the cached ``g(B, v)``. Updates move it along with B and v, in place, so that it never has to
-    be computed again.
+    ``prediction`` is the cached ``g(B, v)``. An update that hands a move of B or v to its work hands over the
+    prediction's move with it, so that g never has to be computed again.
     """
 
     weight: float
@@ -137,6 +137,8 @@ class SubproblemOptions:
 
     def damped(self, factor: float) -> SubproblemOptions:
         """The same with ``factor`` times the damping."""
+        if factor == 1.0:
+            return self
         last = None if self.last_damping is None else factor * self.last_damping
         return replace(self, damping=factor * self.damping, last_damping=last)
 

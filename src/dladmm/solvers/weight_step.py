@@ -52,6 +52,20 @@ class Operator(Protocol):
     def column_sums(self) -> Tensor:
         """``1^T A`` in float64."""
 
+    def add_direction(
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+    ) -> None:
+        """``running <- keep running + (1 - keep) ([E^T A, E^T 1, 0] + decay) metric`` in place, of any E.
+
+        Without a bias ``E^T 1`` is left out: the metric has zeros there.
+        """
+
+    def mean(self) -> Tensor:
+        """``1^T A`` over the number of rows."""
+
+    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """``(A - 1 c^T)^T (A - 1 c^T)`` and ``1^T (A - 1 c^T)`` over the number of rows; without c the first alone."""
+
     def products(self, heading: Tensor) -> Any:
         """``A heading^T``, for :meth:`squared` and :meth:`advance`."""
 
@@ -59,7 +73,7 @@ class Operator(Protocol):
         """``||A heading^T||^2``."""
 
     def advance(self, products: Any, multiple: Tensor | None, shift: Tensor | None) -> None:
-        """Move the cached prediction by ``multiple A heading^T + 1 shift^T``; ``products`` may be None."""
+        """Hand over the prediction's move ``multiple A heading^T + 1 shift^T``; ``products`` may be None."""
 
 
 def grouped(W: Tensor, A: Operator) -> Tensor:
@@ -68,7 +82,7 @@ def grouped(W: Tensor, A: Operator) -> Tensor:
 
 
 class Move(NamedTuple):
-    """W has moved by ``multiple * heading``; ``products`` are ``A heading^T``."""
+    """W moves by ``multiple * heading``; ``products`` are ``A heading^T``."""
 
     heading: Tensor
     products: Any
@@ -86,15 +100,20 @@ def step_W(params: Params, d: Tensor, A: Operator, penalty: Regularizer, work: W
     heading, power = unit(direction_W(d, A, penalty, work))
     products = A.products(heading.to(W.dtype).reshape(W.shape))
     multiple, step = length_W(d, heading, A.squared(products), A, penalty, work, power)
-    W.add_((heading * multiple).to(W.dtype).reshape(W.shape))
+    work.move(W, (heading * multiple).to(W.dtype).reshape(W.shape))
     return Move(heading, products, multiple, step)
 
 
-def direction_W(d: Tensor, A: Operator, penalty: Regularizer, work: Work) -> Tensor:
-    """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c."""
+def direction_W(
+    d: Tensor, A: Operator, penalty: Regularizer, work: Work, dtype: torch.dtype | None = None
+) -> Tensor:
+    """``-d``, or the exact solver's ``-(A^T A + lambda/c I + delta/c I)^-1 d``: d is the gradient over c.
+
+    ``dtype`` is that of A, where d is kept in a finer one: the Gram matrix is no more exact than A's products.
+    """
     if work.options.w_solver == "quadratic":
         return -d
-    return -factor_of(A, d.dtype, penalty, work).solve(d)
+    return -factor_of(A, dtype or d.dtype, penalty, work).solve(d)
 
 
 def factor_of(A: Operator, dtype: torch.dtype, penalty: Regularizer, work: Work) -> Factor:
@@ -122,6 +141,7 @@ def length_W(
     penalty: Regularizer,
     work: Work,
     power: Tensor | float = 1.0,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Step]:
     """How far along the heading, from ``||A heading^T||^2``, and what that promises; ``-d`` is power * heading.
 
@@ -136,7 +156,7 @@ def length_W(
             c=A.weight, strength=strength, start=options.alpha0, growth=options.growth,
         )  # fmt: skip
     else:
-        total = factor_of(A, d.dtype, penalty, work).shift
+        total = factor_of(A, dtype or d.dtype, penalty, work).shift
         slope = -(d * heading).sum(dtype=torch.float64)
         shifted = total * (squared if total.ndim == 0 else heading.square().sum((-2, -1)))
         multiple, length, rate = _solved_length(
@@ -194,7 +214,7 @@ def _majorised_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regul
         move = penalty.prox(W - d * (c / alpha), 1.0 / alpha) - W
         products, squared = A.products(move), squared_norm(move)
         if float(c * A.squared(products)) <= alpha * float(squared) * (1 + 1e-6):
-            W.add_(move)
+            work.move(W, move)
             step = Step("W", squared, torch.full_like(squared, alpha / 2))
             return Move(grouped(move, A), products, torch.ones_like(squared), step)
         alpha *= options.growth
@@ -217,13 +237,13 @@ def _exact_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regulariz
     promised = torch.stack([delta for _, delta in solved]) @ squares / 2
     products = A.products(move.to(W.dtype).reshape(W.shape))
     squared = squares.sum()
-    W.add_(move.to(W.dtype).reshape(W.shape))
+    work.move(W, move.to(W.dtype).reshape(W.shape))
     step = Step("W", squared, ratio(c * A.squared(products) / 2 + promised, squared))
     return Move(grouped(move, A), products, torch.ones_like(squared), step)
 
 
 def plus_penalty(d: Tensor, W: Tensor, strength: float | Tensor | None, weight: float) -> Tensor:
-    """``d + (strength/weight) W`` in place; a strength that only the device knows is not asked for."""
+    """``d + (strength/weight) W``, in the caller's d; a strength that only the device knows is not asked for."""
     if isinstance(strength, Tensor):
         return d.add_(W * (strength / weight))
     return d.add_(W, alpha=strength / weight) if strength else d

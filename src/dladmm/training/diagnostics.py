@@ -21,8 +21,9 @@ from dladmm.compute.chunks import concatenated
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.certificate import Certificate, Recomputed, certify
+from dladmm.engine.lagrangian import Energy
 from dladmm.engine.options import TrainOptions
-from dladmm.engine.state import Energy, State
+from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 
@@ -239,6 +240,17 @@ def rose(history: History, start: float) -> bool:
     return first is not None and last is not None and last > max(first, start)
 
 
+def raises_rho(history: History, state: State, engine: Engine) -> bool:
+    """The authors' rule: ten times rho and both starts when the training loss rose three times running."""
+    losses = [value for value in history["loss"][-4:] if value is not None]
+    if len(losses) < 4 or not losses[0] < losses[1] < losses[2] < losses[3] or state.rho >= 0.1:
+        return False
+    state.rho = min(10 * state.rho, 0.1)
+    o = engine.options
+    engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
+    return True
+
+
 def certify_run(trainer: Trainer, restored: bool) -> Certificate:
     """The certificate of a run; ``restored`` says that the history's last row tells of another iterate."""
     accelerated = trainer.options.mode == "accelerated"
@@ -259,7 +271,8 @@ def certify_run(trainer: Trainer, restored: bool) -> Certificate:
         "lagrangian": float(energy.lagrangian),
         "primal_residual": root(float(energy.residual_squared)),
         "dual_optimality": root(float(trainer.engine.dual_optimality(trainer.state))),
-        "stationarity": root(float(trainer.measuring.stationarity(trainer.state))),
     }
+    if not certificate.streaming:
+        measured["stationarity"] = root(float(trainer.measuring.stationarity(trainer.state)))
     pairs = {n: Recomputed(value, getattr(certificate, n).recomputed) for n, value in measured.items()}
     return replace(certificate, **pairs)  # type: ignore[arg-type]

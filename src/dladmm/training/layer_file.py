@@ -17,6 +17,7 @@ from dladmm.activations import get_activation
 from dladmm.base.errors import InputError
 from dladmm.network.graph_module import GraphLayer
 from dladmm.network.recurrent_module import Recurrent
+from dladmm.network.soft_clip import SoftClip
 
 _CONVOLUTION = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias", "padding_mode",
@@ -41,9 +42,9 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.LayerNorm: ("normalized_shape", "eps", "elementwise_affine", "bias"),
     nn.GroupNorm: ("num_groups", "num_channels", "eps", "affine"),
     nn.GELU: ("approximate",), nn.SiLU: (), nn.SELU: (), nn.Mish: (), nn.Hardswish: (), nn.Softmax: ("dim",),
-    nn.PReLU: ("num_parameters",),
+    nn.PReLU: ("num_parameters",), SoftClip: ("n_features", "limit"),
 }  # fmt: skip
-"""Torch layers that a file can describe, and the arguments needed to rebuild them."""
+"""Layers that a file can describe, and the arguments needed to rebuild them."""
 
 _RECURRENT: dict[str, Any] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 _NAMED = {layer.__name__: layer for layer in LAYERS}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, DladmmError, InputError
 from dladmm.base.history import History, Status
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 from dladmm.losses import LOSSES, Loss, get_loss
 from dladmm.network.chain import layers_of
 from dladmm.network.graph_module import GraphNetwork

@@ -9,7 +9,7 @@ from torch import nn
 
 from dladmm.base.history import History, Status
 from dladmm.engine.certificate import Certificate
-from dladmm.engine.state import State
+from dladmm.engine.problem import State
 
 
 class ConvergenceNotGuaranteed(UserWarning):

@@ -27,6 +27,7 @@ from dladmm.compute.communicator import Communicator, Shards
 Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 
 PLACES = "places"
+SHARDS = "checkpoint-*.*-of-*.dladmm"
 _SHARD = re.compile(r"checkpoint-\d{6,18}\.[0-9a-f]{8}\.\d{5,}-of-\d{5,}\.dladmm")
 
 

@@ -22,13 +22,14 @@ from dladmm.compute.recording import Replayed
 from dladmm.engine.batches import Batches
 from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.method import Method, MethodFactory
-from dladmm.engine.options import TrainOptions
+from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
+from dladmm.training.checkpoint import resume_snapshot, take_snapshot
 from dladmm.training.diagnostics import (
     Agreement,
     certify_run,
@@ -36,14 +37,13 @@ from dladmm.training.diagnostics import (
     evaluate,
     has_converged,
     measure,
+    raises_rho,
     rose,
     unbounded,
     vital_signs,
 )
-from dladmm.training.methods import execution_of, own_method, raises_rho, refuse_own_settings
 from dladmm.training.passes import Passes
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
-from dladmm.training.snapshot import resume_snapshot, take_snapshot
 
 
 class Trainer:
@@ -98,8 +98,7 @@ class Trainer:
         # Where a streaming run stands; None in the other modes
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
         self.history = History()
-        accelerated, streaming = (options.mode == mode for mode in ("accelerated", "streaming"))
-        self.guarantee = guarantee(rho, risk.H, chain.follows_forward, accelerated, self.baseline, streaming)
+        self._starting_rho = rho
         self.exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
         self._every = options.diagnostics_every or every
@@ -115,6 +114,13 @@ class Trainer:
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded:
             self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
+
+    @property
+    def guarantee(self) -> str:
+        """What the theory promises of the run as it starts, in words."""
+        accelerated, streaming = (self.options.mode == mode for mode in ("accelerated", "streaming"))
+        H, follows = self.engine.risk.H, self.engine.chain.follows_forward
+        return guarantee(self._starting_rho, H, follows, accelerated, self.baseline, streaming)
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
@@ -174,9 +180,8 @@ class Trainer:
         self._restored = True
 
     def _loop(self) -> Status:
-        if self.history.n_iter and has_converged(
-            self.engine, self.state, self.options, self.history
-        ):  # a finished run, resumed
+        resumed = self.history.n_iter > 0
+        if resumed and has_converged(self.engine, self.state, self.options, self.history):
             return Status.CONVERGED
         if self._requested is not None:
             return self._requested

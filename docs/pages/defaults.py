@@ -1,0 +1,91 @@
+"""The tables of ``docs/defaults.md``, from the recorded runs on tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from dladmm.report.tables import markdown_table
+from pages.records import ROOT
+
+MARKED = re.compile(r"(<!-- table (\w+): made by docs/render.py -->\n).*?(<!-- end of table -->)", re.DOTALL)
+NAMES = {
+    "ours": "dladmm, X as it is",
+    "standardised": "scikit-learn's MLP behind StandardScaler",
+    "raw": "scikit-learn's MLP, X as it is",
+    "adam": "mini-batch Adam in torch, standardised, 50 epochs",
+    "linear": "logistic or ridge regression, standardised",
+    "boosting": "HistGradientBoosting",
+    "forest": "random forest",
+}
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables made anew."""
+    made = {
+        "settings": settings_table,
+        "classification": lambda: results_table("classification"),
+        "regression": lambda: results_table("regression"),
+        "depth": lambda: results_table("depth"),
+    }
+    return MARKED.sub(lambda found: found[1] + made[found[2]]() + "\n" + found[3], page)
+
+
+def results_table(part: str) -> str:
+    """Every method with its mean score, log loss and rank, and what ours is beside it."""
+    rows = []
+    classes = part != "regression"
+    for entry in _record("tabular-defaults")[part]:
+        own = entry["method"] == "ours"
+        beside = "-" if own else f"{entry['wins']} / {entry['ties']} / {entry['losses']}"
+        ratio = "-" if own else f"{entry['our_time_over_its']:.2f}"
+        losses = [f"{entry['log_loss']:.4f}"] if classes else [f"{entry['median']:.4f}"]
+        rows.append(
+            (NAMES[entry["method"]], f"{entry['score']:.4f}", *losses, f"{entry['rank']:.2f}", beside, ratio)
+        )
+    second = "log loss" if classes else "median R^2"
+    first = "accuracy" if classes else "mean R^2"
+    heads = ("method", first, second, "mean rank", "ours won / tied / lost", "our time over its, median")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def readme_rows() -> list[tuple[str, ...]]:
+    """Ours on all tables beside scikit-learn's MLP and mini-batch Adam."""
+    found = []
+    report = _record("tabular-defaults")
+    for part, score, form in (("classification", "accuracy", "{:.1%}"), ("regression", "R^2", "{:.3f}")):
+        by_name = {entry["method"]: entry for entry in report[part]}
+        ours, beside = by_name["ours"], by_name["standardised" if part == "classification" else "adam"]
+        name = (
+            "scikit-learn's MLP behind StandardScaler"
+            if part == "classification"
+            else "standardised mini-batch Adam"
+        )
+        counted = f"won {beside['wins']}, tied {beside['ties']}, lost {beside['losses']}"
+        what = f"{ours['tables']} {part} tables, default estimators, mean {score}; {counted}"
+        shown = form.format(ours["score"]).replace("%", " %")
+        other = form.format(beside["score"]).replace("%", " %")
+        found.append((what, f"**{shown}**", f"{name} {other}", "`python benchmarks/tabular.py`"))
+    return found
+
+
+def settings_table() -> str:
+    """What each constant is worth, one change at a time."""
+    rows = [
+        (
+            row["change"],
+            f"{row['wins']} / {row['ties']} / {row['losses']}",
+            f"{row['accuracy']:.4f}",
+            f"{row['log_loss']:.4f}",
+        )
+        for row in _record("tabular-settings")["rows"]
+    ]
+    return "\n".join(markdown_table(("change", "won / tied / lost", "accuracy", "log loss"), rows))
+
+
+def _record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return found

@@ -1,0 +1,179 @@
+"""Cross-fitted networks for tables: copies of an MLP that are trained at once, each without one fold of the rows.
+
+The copies are one chain (:mod:`dladmm.network.ensemble`), streaming mode trains it, and every row is judged by the copy
+that never saw it (:class:`~dladmm.callbacks.out_of_fold.OutOfFold`): that says when to stop, which parameters to keep
+and how sharp probabilities are, and no row is lost. docs/defaults.md has the rules and what they are worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dladmm.activations import Activation, get_activation
+from dladmm.blocks import Params
+from dladmm.callbacks import Callback
+from dladmm.callbacks.out_of_fold import OutOfFold
+from dladmm.compute.communicator import ALONE
+from dladmm.engine.batches import Batch
+from dladmm.engine.options import make_options
+from dladmm.engine.rounds import Rounds
+from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.engine.sweep import Engine
+from dladmm.losses import CrossFitted, Loss, Risk
+from dladmm.network.chain import mlp
+from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
+from dladmm.network.scaling import Scaling
+from dladmm.network.soft_clip import SoftClip
+from dladmm.training.checks import check_several_classes
+from dladmm.training.result import Result
+from dladmm.training.trainer import Trainer
+
+Array = NDArray[Any]
+
+PASSES = 60
+"""Passes over the rows at most."""
+
+SMALL_TABLE, COPIES_OF_SMALL, COPIES = 1000, 8, 4
+"""Copies of the network, more of them below so many rows: there a fold costs most, and time is that of the launches."""
+
+FEW_ROWS, MANY_ROWS = 32, 128
+"""Bounds of a batch, which has an eighth of the rows."""
+
+JUDGED_ROWS = 8192
+"""Rows at most whose out-of-fold loss is looked at."""
+
+STATE_ROWS = 64
+"""Rows of the state that the result holds: nobody goes on from it, and it is saved with the network."""
+
+CONSTANTS = StreamingOptions(
+    damping=1.0, momentum=0.9, stretch=0.4, smoothing=0.0, averaging=4.0, planned=False
+)
+"""Shorter steps and a sharper metric than for images: on tables the step rule is what keeps from overfitting."""
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """The result of a run, with the copies merged into one network, and the passes that were made."""
+
+    result: Result
+    passes: int
+    copies: int
+
+
+def fit_cross_fitted(
+    widths: Sequence[int],
+    activation: str | dict[str, Any] | Activation,
+    X: Array,
+    y: Array,
+    *,
+    loss: Loss,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    passes: int | None = None,
+    batch_size: int | None = None,
+    sample_weight: Array | None = None,
+    callbacks: Sequence[Callback] = (),
+    constants: StreamingOptions = CONSTANTS,
+) -> CrossFit:
+    """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
+
+    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count. The
+    merged network takes X and gives y as they are: it is a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of
+    ``copies`` times the width. Without a ``dtype`` training is in float32 and the network in float64, so that columns
+    far from zero lose nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    worked, kept = dtype or torch.float32, dtype or torch.float64
+    n_rows, n_outputs, copies = len(X), widths[-1], copies_for(len(X))
+    inputs = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
+    weight = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, np.float64))[:, None]
+    clip = SoftClip.of(inputs, weight)
+    clipped = clip(inputs)
+    x = clipped.to(device, worked)
+    targets = torch.from_numpy(np.ascontiguousarray(y))
+    units = None if loss.kind == "classification" else Scaling.standard(targets, weight)
+    encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
+    check_several_classes(loss, encoded, ALONE)
+    together = CrossFitted(loss, copies, n_outputs)
+    folds = folds_of(targets if units is None else None, n_rows, copies, generator)
+    target = together.targets(encoded, folds).to(device)
+
+    f = get_activation(activation)
+    chain = ensemble(widths, copies, f)
+    params = ensemble_parameters(chain, generator, worked, device)
+    size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
+    counts = None if weight is None else (weight / weight.mean()).to(device, worked)
+    n_batches = max(1, round(n_rows / size))
+    batches = Rounds(x, target, counts, n_batches, PASSES if passes is None else passes, seed)
+    judged = Batch(x, target, None, counts)
+    if n_rows > JUDGED_ROWS:
+        judged = batches.batch(torch.randperm(n_rows, generator=generator)[:JUDGED_ROWS].to(device))
+    looking = OutOfFold(together)
+    trainer = Trainer(
+        chain,
+        judged.x,
+        Risk(together, judged.target),
+        make_options(
+            mode="streaming",
+            max_iter=len(batches.ends),
+            dropout=0.0,
+            scale_inputs=False,
+            streaming=constants,
+            diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
+        ),
+        params=params,
+        counts=judged.counts,
+        callbacks=[looking, *callbacks],
+        seed=seed,
+        batches=batches,
+    )
+    run = trainer.fit()
+
+    exact = [{name: p.double() for name, p in block.items()} for block in run.state.params]
+    found = merged(exact, copies, looking.sharpness)
+    if units is not None:
+        found[-1] = in_units(found[-1], units)
+    found = [{name: p.to(kept) for name, p in block.items()} for block in found]
+    network = mlp([widths[0], *(copies * n for n in widths[1:-1]), n_outputs], f)
+    module = nn.Sequential(clip.to(device, kept), *network.to_module(found).children())
+    few = slice(min(n_rows, STATE_ROWS))
+    risk = Risk(loss, loss.encode(targets[few], n_outputs, kept).to(device))
+    engine = Engine(network, clipped[few].to(device, kept), risk)
+    state = engine.feasible_state(found, run.state.rho, run.state.nu)
+    whole = Result(run.status, run.history, run.certificate, module, state)
+    return CrossFit(whole, batches.passes_until(run.history.n_iter), copies)
+
+
+def copies_for(n_rows: int) -> int:
+    """8 copies for small tables, else 4."""
+    return COPIES_OF_SMALL if n_rows < SMALL_TABLE else COPIES
+
+
+def batch_rows(n_rows: int) -> int:
+    """An eighth of the rows, between 32 and 128."""
+    return max(FEW_ROWS, min(MANY_ROWS, n_rows // 8))
+
+
+def folds_of(labels: Tensor | None, n_rows: int, copies: int, generator: torch.Generator) -> Tensor:
+    """The fold of every row, at random; every class of ``labels`` (N,) is dealt out evenly."""
+    order = torch.randperm(n_rows, generator=generator)
+    if labels is not None:
+        order = order[torch.argsort(labels[order], stable=True)]
+    fold = torch.empty(n_rows, dtype=torch.long)
+    fold[order] = torch.arange(n_rows) % copies
+    return fold
+
+
+def in_units(last: Params, units: Scaling) -> Params:
+    """A last layer whose outputs are in the targets' own units; a constant target is answered with itself."""
+    finite = units.scale.isfinite()
+    scale, shift = torch.where(finite, units.scale, 0.0).to(last["W"]), units.shift.to(last["W"])
+    return {"W": last["W"] * scale[:, None], "b": last["b"] * scale + shift}

@@ -1,0 +1,97 @@
+"""A callback that judges every row by the copy of the network that never saw it, and ends the run by that."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dladmm.base.history import Status
+from dladmm.callbacks.base import Callback
+from dladmm.engine.streaming import Streaming
+from dladmm.losses import CrossFitted
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Trainer
+
+SHARPNESS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.5)
+"""Multiples of the outputs among which the out-of-fold loss chooses."""
+
+PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 2, 0.01, 1e-3
+"""The run ends after so many looks that gain less than this share, or when the loss is so small."""
+
+FEW_STEPS = {"classification": 60, "regression": 100}
+"""Steps that are made at least: a loss may rest for a while after its linear part is learnt."""
+
+
+class OutOfFold(Callback):
+    """Ends a cross-fitted run when the out-of-fold loss no longer falls; keeps the best parameters and their sharpness.
+
+    Attributes
+    ----------
+    best : float
+        The least out-of-fold loss, at ``sharpness`` times the outputs, after iteration ``best_iteration``.
+    """
+
+    def __init__(self, loss: CrossFitted) -> None:
+        self.loss = loss
+        self.best, self.sharpness, self.best_iteration = math.inf, 1.0, 0
+        self._reference, self._waited = math.inf, 0
+        self._params: list[dict[str, Tensor]] | None = None
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        target = trainer.engine.risk.target
+        z, y = self.loss.unseen(trainer.state.outputs[-1], target), target[:, : self.loss.n_outputs]
+        counts = trainer.engine.counts
+        weight = z.new_ones(len(z)) if counts is None else counts[:, 0]
+        weight = weight.double() / weight.double().sum()
+        value, sharpness = self._judged(z, y, weight)
+        # All variables follow the forward pass: the objective is the training loss, summed over the rows
+        objective = trainer.history.last("objective") or 0.0
+        trainer.history.amend(loss=objective / trainer.engine.samples, val_loss=value)
+        if self.loss.kind == "classification":
+            truth = self.loss.decision(target)
+            for column, outputs in (("val_accuracy", z), ("train_accuracy", trainer.state.outputs[-1])):
+                hits = (self.loss.loss if outputs is z else self.loss).decision(outputs) == truth
+                trainer.history.amend(**{column: float(hits.double() @ weight)})
+        if not math.isfinite(value):
+            trainer.request_stop(Status.NON_FINITE)
+            return
+        if value < self.best:
+            self.best, self.sharpness, self.best_iteration = value, sharpness, trainer.history.n_iter
+            self._params = trainer.state.clone_parameters()
+        if value < (1 - LEAST_GAIN) * self._reference:
+            self._reference, self._waited = value, 0
+        else:
+            self._waited += 1
+        assert isinstance(trainer.method, Streaming)
+        settled = self._waited >= PATIENCE and trainer.method.step_number >= FEW_STEPS[self.loss.kind]
+        if settled or value < SMALL_ENOUGH:
+            trainer.request_stop(Status.EARLY_STOPPED)
+
+    def _judged(self, z: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
+        """The mean loss at the best sharpness, where outputs are logits; else at 1.
+
+        The loss is convex in the sharpness: from the best one so far it is followed downhill.
+        """
+        values: dict[int, float] = {}
+
+        def value(place: int) -> float:
+            if place not in values:
+                inside = 0 <= place < len(SHARPNESS)
+                rows = self.loss.loss.rows(z * SHARPNESS[place], y) if inside else None
+                values[place] = math.inf if rows is None else float(rows.double() @ weight)
+            return values[place]
+
+        place = SHARPNESS.index(self.sharpness)
+        while self.loss.loss.takes_soft_labels:
+            best = min((place, place - 1, place + 1), key=value)
+            if best == place:
+                break
+            place = best
+        return value(place), SHARPNESS[place]
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        if self._params is not None and self.best_iteration != trainer.history.n_iter:
+            trainer.restore(self._params)

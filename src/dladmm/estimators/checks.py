@@ -1,0 +1,56 @@
+"""What the estimators check of their settings, labels and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.callbacks import Callback, ProgressBar
+
+
+def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
+    """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
+    single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
+    sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
+    if not all(
+        isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
+    ):
+        raise InputError(
+            f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
+        )
+    return tuple(int(width) for width in sizes)
+
+
+def progress(estimator: Any) -> list[Callback]:
+    """A list with a progress bar if the estimator is ``verbose``, else empty."""
+    return [ProgressBar(type(estimator).__name__)] if estimator.verbose else []
+
+
+def classes_of(labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The sorted distinct labels, shape (n_classes,); raises for mixed types, NaN, or fewer than two classes."""
+    try:
+        classes = np.unique(labels)
+    except TypeError as error:
+        raise InputTypeError(
+            f"y mixes labels that cannot be ordered ({error}); give them one type."
+        ) from error
+    if classes.dtype.kind == "f" and not np.isfinite(classes).all():
+        raise InputError("y contains NaN or infinite values; leave out the rows that have no label.")
+    if len(classes) < 2:
+        raise InputError(f"y holds one class only ({classes[0]!r}); at least two are needed to train.")
+    return classes
+
+
+def finite_output(output: Tensor) -> Tensor:
+    """The output, checked to be finite: a classifier would silently map NaN to some class."""
+    if not bool(torch.isfinite(output).all()):
+        raise InputError(
+            f"X has values so large that the network's outputs overflow {output.dtype}; scale them as in training."
+        )
+    return output
