@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from dladmm.blocks import GraphConv
 from dladmm.blocks.propagation import Propagation
@@ -25,17 +27,19 @@ SMALLEST_SIGNAL = 1e-4
 
 
 def graph_penalty(
-    problem: GraphProblem, options: TrainOptions, spec: str | dict[str, Any] | Regularizer | None
+    options: TrainOptions,
+    spec: str | dict[str, Any] | Regularizer | None,
+    labelled: float,
+    n_classes: int,
+    signal: Callable[[], float],
 ) -> Regularizer:
     """The penalty that ``spec`` stands for; ``"auto"`` follows the signal of the labels, but in convergent mode."""
-    labelled = problem.risk.n_labelled()
     if spec != "auto" or options.mode == "convergent":
         return options.penalty(spec, labelled)
-    signal = class_signal(problem)
-    if signal == 0.0:
+    size = signal()
+    if size == 0.0:
         return options.penalty(spec, labelled)
-    per_class = labelled / problem.risk.target.shape[1]
-    return L2(PENALTY_SHARE * signal * min(1.0, LABELS_PER_CLASS / per_class))
+    return L2(PENALTY_SHARE * size * min(1.0, LABELS_PER_CLASS * n_classes / labelled))
 
 
 @torch.no_grad()
@@ -54,6 +58,11 @@ def class_signal(problem: GraphProblem) -> float:
     first = blocks[0]
     on_all_rows = Propagation(first.n_in, gradient.shape[1], first.graph.adjacency, None)
     (product,) = risk.comm.total(on_all_rows.weight_gradient(first.graph.operand(problem.x), gradient))
+    return median_signal(product)
+
+
+def median_signal(product: Tensor) -> float:
+    """The median singular value of a matrix, tiny ones left out; 0 where there is none."""
     values = torch.linalg.svdvals(product.double().cpu())
     values = values[values > SMALLEST_SIGNAL * values[0]]
     return float(values.median()) if len(values) and bool(values.isfinite().all()) else 0.0

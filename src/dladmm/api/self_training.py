@@ -75,14 +75,16 @@ def self_trained(
     Where edges do not join nodes of a kind, the problem and the parameters as they were.
     """
     learned = learn(near_problem(problem, problem.risk), params)
+    targets = problem
     generator = torch.Generator().manual_seed(seed)
     for number in range(1, ROUNDS + 1):
         risk = spread_labels(problem, learned)
         if risk is None:
             return problem, params
+        targets = replace(problem, risk=risk)
         if number < ROUNDS:
             learned = learn(near_problem(problem, _sampled(risk, problem.risk, generator)), learned)
-    return replace(problem, risk=risk), learned
+    return targets, learned
 
 
 def near_problem(problem: GraphProblem, risk: Risk) -> GraphProblem:

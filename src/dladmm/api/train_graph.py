@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
-from dladmm.api.graph_penalty import graph_penalty
+from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
+from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
     GivenGraph,
     GraphProblem,
@@ -25,7 +28,7 @@ from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.datasets import GraphData
-from dladmm.engine.batches import Batch, OneBatch
+from dladmm.engine.batches import Batch, Batches, OneBatch
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions, make_options
 from dladmm.losses import Loss, get_loss
@@ -34,6 +37,12 @@ from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
+
+STEPS, FEWEST_PASSES = 100, 10
+"""Streaming mode: steps of a run, and passes over clusters at least, where max_iter is not given."""
+
+STREAMED_INIT_SCALE = 0.41
+"""Of the initial W in streaming mode, as in accelerated mode: with a penalty there is no need to start large."""
 
 
 @shard_graph
@@ -97,7 +106,7 @@ def train_graph(
     preset, prox, random_state, device, dtype, callbacks, method, communicator
         As in :func:`dladmm.train`.
     partition : array of shape (n_nodes,), optional
-        The rank of every node; computed where it is not given.
+        The rank of every node, in streaming mode its cluster; computed where it is not given.
     self_training : bool, optional
         Train on the labels first, then on targets for all nodes that this network and the edges suggest
         (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
@@ -111,7 +120,9 @@ def train_graph(
 
     Notes
     -----
-    ``mode="streaming"`` makes every pass one step on the whole graph, in one process; ``max_iter`` counts the steps.
+    ``mode="streaming"`` makes every pass one step on the whole graph; ``max_iter`` counts the steps, 100 unless given.
+    With ``batch_size``, or with more than 100,000 nodes, a batch is the subgraph of a few clusters of about so many
+    nodes together (:mod:`dladmm.api.graph_clusters`), and ``max_iter`` counts passes over the clusters.
 
     Where ``torch.distributed`` has been initialised, every rank calls this function with the same graph and keeps its
     own nodes of it (docs/distributed.md).
@@ -129,6 +140,8 @@ def train_graph(
             raise InputError("mu and nu are two names of one setting; give one of them.")
         options["nu"] = mu
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
+    if options.get("mode") == "streaming":
+        options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
     if chosen.mode == "streaming":
         _refuse_in_streaming(chosen, rows, prox, method, comm)
@@ -140,14 +153,24 @@ def train_graph(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
         scaled=chosen.scale_inputs, comm=comm,
     )  # fmt: skip
+    clusters: ClusterBatches | None = None
     if callable(data):
         with comm.together():
             part = data(comm.rank, comm.size)
         problem = part_problem(part, settings)
     else:
         given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
-        problem = graph_problem(given, settings, partition)
-    penalty = graph_penalty(problem, chosen, regularizer)
+        if chosen.mode == "streaming" and in_clusters(given, chosen.batch_size, partition):
+            clusters = clustered_graph(given, settings, chosen.batch_size, random_state, partition)
+            problem = clusters.monitor()
+        else:
+            problem = graph_problem(given, settings, partition)
+    labelled = problem.risk.n_labelled() if clusters is None else clusters.at_least
+    signal = partial(class_signal, problem) if clusters is None else clusters.class_signal
+    penalty = graph_penalty(chosen, regularizer, labelled, problem.risk.target.shape[1], signal)
+    if chosen.mode == "streaming" and "max_iter" not in options:
+        steps_per_pass = 1 if clusters is None else clusters.batches_per_pass()
+        chosen = replace(chosen, max_iter=max(FEWEST_PASSES, math.ceil(STEPS / (steps_per_pass or 1))))
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
@@ -179,11 +202,15 @@ def train_graph(
         method=method,
         scaling=problem.scaling,
         seed=random_state,
-        batches=_whole_graph(problem) if chosen.mode == "streaming" else None,
+        batches=_batches(problem, clusters) if chosen.mode == "streaming" else None,
         comm=comm,
         shards=problem.shards,
     )
     return trainer.fit()
+
+
+def _batches(problem: GraphProblem, clusters: ClusterBatches | None) -> Batches:
+    return _whole_graph(problem) if clusters is None else clusters
 
 
 def _whole_graph(problem: GraphProblem) -> OneBatch:
@@ -220,7 +247,6 @@ def _refuse_in_streaming(
 ) -> None:
     refused = {
         "rows='train'": rows != "all",
-        "batch_size": chosen.batch_size is not None,
         "prox": prox != "auto",
         "method": method is not None,
         "several ranks": not comm.alone,
@@ -228,8 +254,7 @@ def _refuse_in_streaming(
     for name, holds in refused.items():
         if holds:
             raise InputError(
-                f"{name} cannot be used with mode='streaming' on graphs, whose steps see the whole graph in one "
-                "process; leave it out, or use mode='accelerated'."
+                f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
             )
 
 

@@ -26,6 +26,8 @@ TINY = 1e-20
 class RunningBlock(Protocol):
     """What streaming mode asks of the running sums of a block with parameters."""
 
+    block: Block
+    """The block, in a graph's part that of the part."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
 
@@ -216,8 +218,8 @@ class RunningGradient:
         """
         found: Params = {}
         for name, g in gradient.items():
-            own = decay.get(name)
-            square = self.square[name] if own is None else self.square[name] + own.square()
+            own, square = decay.get(name), self.square[name]
+            square = square if own is None else square + own.square()
             found[name] = -(g if own is None else g + own) / (square.sqrt() + TINY**0.5)
         return found
 
