@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from dladmm.activations import Activation
@@ -22,7 +23,8 @@ from dladmm.network.chain import Chain, gcn
 from dladmm.network.graph import (
     check_node_features,
     check_node_mask,
-    normalised_adjacency,
+    joined_nodes,
+    normalised,
     propagated_features,
 )
 from dladmm.network.graph_part import GraphPart, own_part
@@ -66,6 +68,18 @@ class GivenGraph:
 
 
 @dataclass(frozen=True)
+class CheckedGraph:
+    """A whole graph after all checks: features (n_nodes, n_features), ``A + I``, labelled nodes, losses and widths."""
+
+    features: sparse.csr_array | np.ndarray[Any, Any]
+    joined: sparse.csr_array
+    train: Tensor
+    risk: Risk
+    held_risk: Risk | None
+    widths: list[int]
+
+
+@dataclass(frozen=True)
 class GraphSettings:
     """The arguments of :func:`~dladmm.train_graph` besides the graph."""
 
@@ -96,34 +110,11 @@ def graph_problem(
 
     On several ranks the result is the problem of this rank's nodes.
     """
-    rows, loss, comm = settings.rows, settings.loss, settings.comm
-    dtype, device = settings.dtype, settings.device
-    if rows not in ("all", "train"):
-        raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
-    if settings.prox not in ("auto", "fista"):
-        raise InputError(f"prox must be 'auto' or 'fista', got {settings.prox!r}.")
-    features = check_node_features(given.x, dtype)
-    n_nodes, n_features = features.shape
-    if given.train_mask is None:
-        raise InputError("train_mask is missing: it says which nodes are labelled.")
-    train = check_node_mask(given.train_mask, n_nodes, "train_mask")
-    held_out = _held_out(settings.validation, given, n_nodes)
-    labels = to_tensor(given.y, "y").cpu()
-    if labels.ndim == 0 or len(labels) != n_nodes:
-        raise InputError(f"y must have one entry per node, {n_nodes}; got shape {tuple(labels.shape)}.")
-    seen = train if held_out is None else train | held_out
-    if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
-        raise InputError("y contains NaN or infinite values on labelled nodes.")
-    n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
-    risk = settings.risk(labels, train, n_outputs)
-    check_several_classes(loss, risk.target[train.to(device)])
-
-    matrix = normalised_adjacency(given.edge_index, n_nodes)
+    graph = checked_graph(given, settings)
+    rows, comm, dtype, device = settings.rows, settings.comm, settings.dtype, settings.device
+    features, train, risk, held_risk = graph.features, graph.train, graph.risk, graph.held_risk
+    matrix, widths = normalised(graph.joined), graph.widths
     scaling = Scaling.of_nodes(features, dtype, device) if settings.scaled else None
-    widths = [n_features, *settings.hidden, n_outputs]
-    held_risk = None
-    if held_out is not None:
-        held_risk = settings.risk(labels, held_out, n_outputs)
     if not comm.alone:
         comm.all_clear()
         own = own_graph(matrix, features, partitioned(matrix, comm, partition), comm, dtype, device)
@@ -146,6 +137,33 @@ def graph_problem(
     x = x if scaling is None else scaling.apply(x)
     second = None if held_risk is None else (x, held_risk)
     return GraphProblem(chain, x, risk, second, scaling)
+
+
+def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> CheckedGraph:
+    """A graph as the user passed it, checked and with its losses."""
+    rows, loss, dtype = settings.rows, settings.loss, settings.dtype
+    if rows not in ("all", "train"):
+        raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
+    if settings.prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {settings.prox!r}.")
+    features = check_node_features(given.x, dtype)
+    n_nodes, n_features = features.shape
+    if given.train_mask is None:
+        raise InputError("train_mask is missing: it says which nodes are labelled.")
+    train = check_node_mask(given.train_mask, n_nodes, "train_mask")
+    held_out = _held_out(settings.validation, given, n_nodes)
+    labels = to_tensor(given.y, "y").cpu()
+    if labels.ndim == 0 or len(labels) != n_nodes:
+        raise InputError(f"y must have one entry per node, {n_nodes}; got shape {tuple(labels.shape)}.")
+    seen = train if held_out is None else train | held_out
+    if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
+        raise InputError("y contains NaN or infinite values on labelled nodes.")
+    n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
+    risk = settings.risk(labels, train, n_outputs)
+    check_several_classes(loss, risk.target[train.to(settings.device)])
+    held_risk = None if held_out is None else settings.risk(labels, held_out, n_outputs)
+    widths = [n_features, *settings.hidden, n_outputs]
+    return CheckedGraph(features, joined_nodes(given.edge_index, n_nodes), train, risk, held_risk, widths)
 
 
 def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:

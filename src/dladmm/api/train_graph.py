@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
+from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
+from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
     GivenGraph,
     GraphProblem,
@@ -17,11 +22,13 @@ from dladmm.api.graph_problem import (
     graph_problem,
     part_problem,
 )
+from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
 from dladmm.base.errors import InputError
+from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.datasets import GraphData
-from dladmm.engine.batches import Batch, OneBatch
+from dladmm.engine.batches import Batch, Batches, OneBatch
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions, make_options
 from dladmm.losses import Loss, get_loss
@@ -30,6 +37,12 @@ from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
+
+STEPS, FEWEST_PASSES = 100, 10
+"""Streaming mode: steps of a run, and passes over clusters at least, where max_iter is not given."""
+
+STREAMED_INIT_SCALE = 0.41
+"""Of the initial W in streaming mode, as in accelerated mode: with a penalty there is no need to start large."""
 
 
 @shard_graph
@@ -57,6 +70,7 @@ def train_graph(
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
     partition: Any = None,
+    self_training: bool | None = None,
     **options: Any,
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
@@ -92,7 +106,10 @@ def train_graph(
     preset, prox, random_state, device, dtype, callbacks, method, communicator
         As in :func:`dladmm.train`.
     partition : array of shape (n_nodes,), optional
-        The rank of every node; computed where it is not given.
+        The rank of every node, in streaming mode its cluster; computed where it is not given.
+    self_training : bool, optional
+        Train on the labels first, then on targets for all nodes that this network and the edges suggest
+        (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`.
 
@@ -103,7 +120,9 @@ def train_graph(
 
     Notes
     -----
-    ``mode="streaming"`` makes every pass one step on the whole graph, in one process; ``max_iter`` counts the steps.
+    ``mode="streaming"`` makes every pass one step on the whole graph; ``max_iter`` counts the steps, 100 unless given.
+    With ``batch_size``, or with more than 100,000 nodes, a batch is the subgraph of a few clusters of about so many
+    nodes together (:mod:`dladmm.api.graph_clusters`), and ``max_iter`` counts passes over the clusters.
 
     Where ``torch.distributed`` has been initialised, every rank calls this function with the same graph and keeps its
     own nodes of it (docs/distributed.md).
@@ -121,6 +140,8 @@ def train_graph(
             raise InputError("mu and nu are two names of one setting; give one of them.")
         options["nu"] = mu
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
+    if options.get("mode") == "streaming":
+        options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
     if chosen.mode == "streaming":
         _refuse_in_streaming(chosen, rows, prox, method, comm)
@@ -132,39 +153,93 @@ def train_graph(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
         scaled=chosen.scale_inputs, comm=comm,
     )  # fmt: skip
+    clusters: ClusterBatches | None = None
     if callable(data):
         with comm.together():
             part = data(comm.rank, comm.size)
         problem = part_problem(part, settings)
     else:
         given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
-        problem = graph_problem(given, settings, partition)
+        if chosen.mode == "streaming" and in_clusters(given, chosen.batch_size, partition):
+            clusters = clustered_graph(given, settings, chosen.batch_size, random_state, partition)
+            problem = clusters.monitor()
+        else:
+            problem = graph_problem(given, settings, partition)
+    labelled = problem.risk.n_labelled() if clusters is None else clusters.at_least
+    signal = partial(class_signal, problem) if clusters is None else clusters.class_signal
+    penalty = graph_penalty(chosen, regularizer, labelled, problem.risk.target.shape[1], signal)
+    if chosen.mode == "streaming" and "max_iter" not in options:
+        steps_per_pass = 1 if clusters is None else clusters.batches_per_pass()
+        chosen = replace(chosen, max_iter=max(FEWEST_PASSES, math.ceil(STEPS / (steps_per_pass or 1))))
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
     )
+    if self_training is None:
+        plain = chosen.mode == "accelerated" and method is None and rows == "all"
+        self_training = plain and takes_self_training(problem)
+    if self_training:
+        _refuse_self_training(problem, chosen, rows, method)
+
+        def learn(near: GraphProblem, start: list[Params]) -> list[Params]:
+            # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
+            steady = replace(chosen, max_iter=TEACHER_ITERATIONS)
+            copied = [{name: p.clone() for name, p in block.items()} for block in start]
+            teacher = Trainer(
+                near.chain, near.x, near.risk, steady, penalty=penalty, params=copied, seed=random_state
+            )
+            return teacher.fit().state.params
+
+        problem, params = self_trained(problem, params, random_state, learn)
     trainer = Trainer(
         problem.chain,
         problem.x,
         problem.risk,
         chosen,
-        penalty=chosen.penalty(regularizer, problem.risk.n_labelled()),
+        penalty=penalty,
         params=params,
         validation=problem.validation,
         callbacks=callbacks,
         method=method,
         scaling=problem.scaling,
         seed=random_state,
-        batches=_whole_graph(problem) if chosen.mode == "streaming" else None,
+        batches=_batches(problem, clusters) if chosen.mode == "streaming" else None,
         comm=comm,
         shards=problem.shards,
     )
     return trainer.fit()
 
 
+def _batches(problem: GraphProblem, clusters: ClusterBatches | None) -> Batches:
+    return _whole_graph(problem) if clusters is None else clusters
+
+
 def _whole_graph(problem: GraphProblem) -> OneBatch:
-    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss."""
+    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss.
+
+    A step divides by the number of rows, so weights grow until the rows weigh one each in the mean: losses, curvatures
+    and the bounds on them are then means over the labelled nodes, as many as the penalty is divided by.
+    """
     risk = problem.risk
-    return OneBatch(Batch(problem.x, risk.target, risk.weight), len(risk.target))
+    assert risk.weight is not None
+    labelled = risk.n_labelled()
+    weight = risk.weight * (len(risk.target) / labelled)
+    return OneBatch(Batch(problem.x, risk.target, weight), labelled)
+
+
+def _refuse_self_training(
+    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
+) -> None:
+    refused = {
+        f"mode={chosen.mode!r}": chosen.mode != "accelerated",
+        "method": method is not None,
+        "rows='train'": rows != "all",
+        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
+            not takes_self_training(problem)
+        ),
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"self_training cannot be used with {name}; leave it out.")
 
 
 def _refuse_in_streaming(
@@ -172,7 +247,6 @@ def _refuse_in_streaming(
 ) -> None:
     refused = {
         "rows='train'": rows != "all",
-        "batch_size": chosen.batch_size is not None,
         "prox": prox != "auto",
         "method": method is not None,
         "several ranks": not comm.alone,
@@ -180,8 +254,7 @@ def _refuse_in_streaming(
     for name, holds in refused.items():
         if holds:
             raise InputError(
-                f"{name} cannot be used with mode='streaming' on graphs, whose steps see the whole graph in one "
-                "process; leave it out, or use mode='accelerated'."
+                f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
             )
 
 

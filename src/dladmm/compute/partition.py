@@ -96,6 +96,19 @@ def parts_of(matrix: sparse.csr_array, size: int, use_metis: bool = True) -> tup
     return refined(edges, cut_in_order(edges, size), size), "Cuthill-McKee order and border moves"
 
 
+MOST_COUNTS = 20_000_000
+"""Counts of neighbours by node and part that border moves may make: above, an order alone is cut."""
+
+
+def clusters_of(matrix: sparse.csr_array, size: int) -> NDArray[np.int64]:
+    """A cluster 0..size-1 for every node; without border moves, which count, for very many nodes and clusters."""
+    if size <= 1:
+        return np.zeros(matrix.shape[0], dtype=np.int64)
+    if matrix.shape[0] * size > MOST_COUNTS:
+        return cut_in_order(matrix, size)
+    return parts_of(matrix, size)[0]
+
+
 def cut_in_order(edges: sparse.csr_array, size: int) -> NDArray[np.int64]:
     """Equal pieces of an order in which neighbours stand close together."""
     n = edges.shape[0]

@@ -15,7 +15,7 @@ from torch import Tensor
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
-from dladmm.engine.batches import Batch, default_smoothing
+from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
 from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, inner, norm
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -230,6 +230,10 @@ class BatchSweep:
     def _problem_of(self, batch: Batch) -> Engine:
         engine = self.engine
         seen = engine.seen_as(x=batch.x, how=self._how)
+        if isinstance(batch, GraphBatch):
+            seen.chain = batch.chain
+            for l, running in self.running.items():
+                running.block = batch.chain.blocks[l]
         seen.risk = replace(engine.risk, target=self._smoothed(batch.target), weight=batch.weight)
         seen.counts, seen.shards = batch.counts, Shards.of(engine.comm, len(batch.x), batch.counts)
         return seen

@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dladmm.network.chain import Chain
+
 
 class Batch(NamedTuple):
     """Rows of one step: inputs (n, ...), encoded targets, row weights of the loss (n, 1) and how often rows count."""
@@ -27,6 +29,28 @@ class Batch(NamedTuple):
         """The batch on a device; from pinned memory it is brought over while the host goes on."""
         tensors = (None if t is None else t.to(device, non_blocking=True) for t in self)
         return Batch(*tensors)  # type: ignore[arg-type]  # x and target are never None
+
+    def with_x(self, x: Tensor) -> Batch:
+        """The batch with other inputs of the same rows."""
+        return self._replace(x=x)
+
+
+class GraphBatch(Batch):
+    """A part of a graph: ``chain`` is the network with the edges of that part."""
+
+    chain: Chain
+
+    @classmethod
+    def of(cls, batch: Batch, chain: Chain) -> GraphBatch:
+        made = cls(*batch)
+        made.chain = chain
+        return made
+
+    def on(self, device: torch.device) -> GraphBatch:
+        return GraphBatch.of(super().on(device), self.chain)
+
+    def with_x(self, x: Tensor) -> GraphBatch:
+        return GraphBatch.of(Batch(x, *self[1:]), self.chain)
 
 
 class Batches(Protocol):

@@ -26,6 +26,8 @@ TINY = 1e-20
 class RunningBlock(Protocol):
     """What streaming mode asks of the running sums of a block with parameters."""
 
+    block: Block
+    """The block, in a graph's part that of the part."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
 
@@ -192,8 +194,7 @@ class RunningGradient:
         keep: float,
     ) -> None:
         self._latest = self.block.parameter_gradient(params, v, gradient, work)
-        total = {name: g + decay[name] if name in decay else g for name, g in self._latest.items()}
-        for name, d in self._direction(total).items():
+        for name, d in self._direction(self._latest, decay).items():
             self._moves[name].lerp_(d * self.scale, 1 - keep)
 
     def observe_inputs(
@@ -201,7 +202,7 @@ class RunningGradient:
     ) -> None:
         for name, g in self._latest.items():
             self.square[name].lerp_(g.square(), share)
-        change = self.block.push_parameters(params, self._direction(self._latest), v, prediction)
+        change = self.block.push_parameters(params, self._direction(self._latest, {}), v, prediction)
         outputs = change[0].numel() / _positions(change)
         root = norm(change, work) / (work.samples(len(v)) * outputs) ** 0.5
         self.length.lerp_(root.square().to(self.length.dtype), share)
@@ -209,8 +210,18 @@ class RunningGradient:
     def refactor(self, damping: float) -> None:
         self.scale.copy_((self.length + TINY).rsqrt() / (1 + damping))
 
-    def _direction(self, gradient: Params) -> Params:
-        return {name: -g / (self.square[name].sqrt() + TINY**0.5) for name, g in gradient.items()}
+    def _direction(self, gradient: Params, decay: Params) -> Params:
+        """``-(gradient + decay)`` over the running root mean square, in which the decay counts too.
+
+        Without it the penalty would pull entries without a gradient of their own (the weights of words that few nodes
+        have) harder than any loss, and no step would be short enough.
+        """
+        found: Params = {}
+        for name, g in gradient.items():
+            own, square = decay.get(name), self.square[name]
+            square = square if own is None else square + own.square()
+            found[name] = -(g if own is None else g + own) / (square.sqrt() + TINY**0.5)
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         found = {"scale": self.scale, "length": self.length}

@@ -211,7 +211,7 @@ class Streaming:
             x = self.scaling.apply(x)
         if chances is not None:
             x = x * (chances >= self.dropout) / (1 - self.dropout)
-        return batch._replace(x=x)
+        return batch.with_x(x)
 
     # Recorded launches -----------------------------------------------------------------------------------------
 

@@ -45,6 +45,9 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         Weights of the hard and of the relaxed constraints; None is the default of the mode.
     rows : {"all", "train"}
         "all" is the paper's problem; with "train" only rows of labelled nodes are variables.
+    self_training : bool, optional
+        Give nodes without a label targets from a first network and their neighbours; as in
+        :func:`~dladmm.train_graph`.
     mode, regularizer, w_solver, max_iter, tol, random_state, device, dtype, callbacks, verbose
         As in :class:`~dladmm.MLPClassifier`.
 
@@ -80,6 +83,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         rho: float | None = None,
         mu: float | None = None,
         rows: VariableRows = "all",
+        self_training: bool | None = None,
         regularizer: Any = "auto",
         w_solver: str = "exact",
         max_iter: int = 200,
@@ -97,6 +101,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.rho = rho
         self.mu = mu
         self.rows = rows
+        self.self_training = self_training
         self.regularizer = regularizer
         self.w_solver = w_solver
         self.max_iter = max_iter
@@ -143,6 +148,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 hidden=widths(self.hidden_layer_sizes),
                 activation=self.activation,
                 rows=self.rows,
+                self_training=self.self_training,
                 loss=loss,
                 regularizer=self.regularizer,
                 validation=val,

@@ -27,6 +27,11 @@ def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
 
     Returns a CSR array of shape (n_nodes, n_nodes).
     """
+    return normalised(joined_nodes(edge_index, n_nodes))
+
+
+def joined_nodes(edge_index: Any, n_nodes: int) -> sparse.csr_array:
+    """``A + I`` as a CSR array of ones: which nodes a node sees."""
     row, column = check_edge_index(edge_index, n_nodes)
     kept = row != column
     row, column = row[kept], column[kept]
@@ -34,7 +39,12 @@ def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
     pairs = (np.concatenate([row, column]), np.concatenate([column, row]))
     adjacency = sparse.csr_array(sparse.coo_array((ones, pairs), shape=(n_nodes, n_nodes)))
     adjacency.data[:] = 1.0
-    adjacency = sparse.csr_array(adjacency + sparse.eye_array(n_nodes))
+    return sparse.csr_array(adjacency + sparse.eye_array(n_nodes))
+
+
+def normalised(joined: sparse.csr_array) -> sparse.csr_array:
+    """``(D + I)^-1/2 (A + I) (D + I)^-1/2`` of ``A + I``, which is overwritten."""
+    adjacency = joined
     scale = 1 / np.sqrt(adjacency.sum(axis=1))
     adjacency.data *= scale[adjacency.indices] * np.repeat(scale, np.diff(adjacency.indptr))
     return adjacency
