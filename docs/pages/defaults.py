@@ -24,7 +24,6 @@ NAMES = {
 def with_tables(page: str) -> str:
     """The page with its tables made anew."""
     made = {
-        "settings": settings_table,
         "classification": lambda: results_table("classification"),
         "regression": lambda: results_table("regression"),
         "depth": lambda: results_table("depth"),
@@ -68,21 +67,6 @@ def readme_rows() -> list[tuple[str, ...]]:
         other = form.format(beside["score"]).replace("%", " %")
         found.append((what, f"**{shown}**", f"{name} {other}", "`python benchmarks/tabular.py`"))
     return found
-
-
-def settings_table() -> str:
-    """The settings among which the defaults were chosen, in the order of choosing."""
-    rows = [
-        (
-            row["tables"],
-            row["change"],
-            f"{row['wins']} / {row['ties']} / {row['losses']}",
-            f"{row['accuracy']:.4f}",
-            f"{row['log_loss']:.4f}",
-        )
-        for row in _record("tabular-settings")["rows"]
-    ]
-    return "\n".join(markdown_table(("tables", "setting", "won / tied / lost", "accuracy", "log loss"), rows))
 
 
 def _record(name: str) -> dict[str, Any]:
