@@ -241,7 +241,7 @@ def test_whole_graph_steps():
         found = GCNClassifier((16,), mode="streaming", max_iter=50, random_state=0, device="cpu").fit(karate)
     assert found.score(karate) > 0.7
     assert found.n_iter_ == 50
-    refused = {"rows": {"rows": "train"}, "batch_size": {"batch_size": 5}, "prox": {"prox": "fista"}}
+    refused = {"rows": {"rows": "train"}, "prox": {"prox": "fista"}}
     for name, setting in refused.items():
         with pytest.raises(InputError, match=name):
             train_graph(karate, mode="streaming", **setting)
