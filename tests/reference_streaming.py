@@ -28,7 +28,7 @@ class ReferenceStreaming:
         heavy = self.k <= 8 or self.k % (4 if self.k <= 128 else 8) == 0
         self.h += heavy
         if heavy and self.k >= self.next_inverse:
-            self.next_inverse = self.k * (4 if self.k < 64 else 2)
+            self.next_inverse = 2 * self.k
             if self.k > 1:
                 self.factor()
         A, Z = [x], []
