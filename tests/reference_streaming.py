@@ -10,7 +10,7 @@ import numpy as np
 
 class ReferenceStreaming:
     def __init__(
-        self, W, b, n_batches, damping=10.0, beta=0.5, c=2.0, kappa=0.3, rel=0.5, smooth=0.1, lam=0.0
+        self, W, b, n_batches, damping=10.0, beta=0.5, c=1.5, kappa=0.3, rel=0.5, smooth=0.1, lam=0.0
     ):
         self.W, self.b = [w.copy() for w in W], [v.copy() for v in b]
         self.average = [(w.copy(), v.copy()) for w, v in zip(W, b, strict=True)]
@@ -101,5 +101,6 @@ class ReferenceStreaming:
         self.means = tuple((1 - w) * o + w * new for o, new in zip(old, (p, q, loss), strict=True))
         shaken = loss > 1.5 * self.means[2] + 0.5
         self.leash = self.leash / 4 if shaken else min(self.kappa, 1.1 * self.leash)
-        curvature = max(q / p, self.means[1] / self.means[0])
+        own = q / p if p > 0 else 0.0
+        curvature = max(own, self.means[1] / max(self.means[0], 1e-30))
         self.eta = min(self.c / curvature, np.sqrt(self.leash / q), self.rel / relative)

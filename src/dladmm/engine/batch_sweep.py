@@ -182,7 +182,7 @@ class BatchSweep:
                 move = self.running[l].moves[name]
                 p, q = p - (d * move).sum(), q + self._strength * move.square().sum()
         loss = seen.risk_value(outputs[-1]) / seen.samples
-        self.step_length.copy_(self._length(p.clamp_min(1e-30), q, relative, loss.to(p.dtype)))
+        self.step_length.copy_(self._length(p, q, relative, loss.to(p.dtype)))
 
     def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
         """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
@@ -195,7 +195,8 @@ class BatchSweep:
         unit = self._unit(mean_loss)
         shaken = loss > 1.5 * mean_loss + 0.5 * unit
         self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
-        curvature = torch.maximum(q / p, mean_q / mean_p).clamp_min(1e-20)
+        own = torch.where(p > 0, q / p, 0.0)  # where the batch would rather go back, the mean of all decides
+        curvature = torch.maximum(own, mean_q / mean_p.clamp_min(1e-30)).clamp_min(1e-20)
         lengths = (
             options.stretch / curvature,
             (self.leash * unit / q.clamp_min(1e-30)).sqrt(),

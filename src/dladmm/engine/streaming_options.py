@@ -37,7 +37,7 @@ class StreamingOptions:
 
     damping: float = 10.0
     momentum: float = 0.5
-    stretch: float = 2.0
+    stretch: float = 1.5
     largest_change: float = 0.3
     largest_relative_change: float = 0.5
     smoothing: float | None = None
