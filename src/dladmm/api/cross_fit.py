@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
-from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.callbacks.out_of_fold import OutOfFold
 from dladmm.compute.communicator import ALONE
@@ -29,7 +28,6 @@ from dladmm.engine.sweep import Engine
 from dladmm.losses import CrossFitted, Loss, Risk
 from dladmm.network.chain import mlp
 from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
-from dladmm.network.scaling import Scaling
 from dladmm.network.soft_clip import SoftClip
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
@@ -99,11 +97,12 @@ def fit_cross_fitted(
     clipped = clip(inputs)
     x = clipped.to(device, worked)
     targets = torch.from_numpy(np.ascontiguousarray(y))
-    units = None if loss.kind == "classification" else Scaling.standard(targets, weight)
-    encoded = loss.encode(targets if units is None else units.apply(targets), n_outputs, worked)
+    encoded = loss.encode(targets, n_outputs, torch.float64)
+    units = loss.units(encoded, weight)
+    encoded = (encoded if units is None else units.apply(encoded)).to(worked)
     check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
-    folds = folds_of(targets if units is None else None, n_rows, copies, generator)
+    folds = folds_of(targets if loss.kind == "classification" else None, n_rows, copies, generator)
     target = together.targets(encoded, folds).to(device)
 
     f = get_activation(activation)
@@ -139,8 +138,7 @@ def fit_cross_fitted(
 
     exact = [{name: p.double() for name, p in block.items()} for block in run.state.params]
     found = merged(exact, copies, looking.sharpness)
-    if units is not None:
-        found[-1] = in_units(found[-1], units)
+    found = found if units is None else units.fold(found)
     found = [{name: p.to(kept) for name, p in block.items()} for block in found]
     network = mlp([widths[0], *(copies * n for n in widths[1:-1]), n_outputs], f)
     module = nn.Sequential(clip.to(device, kept), *network.to_module(found).children())
@@ -170,10 +168,3 @@ def folds_of(labels: Tensor | None, n_rows: int, copies: int, generator: torch.G
     fold = torch.empty(n_rows, dtype=torch.long)
     fold[order] = torch.arange(n_rows) % copies
     return fold
-
-
-def in_units(last: Params, units: Scaling) -> Params:
-    """A last layer whose outputs are in the targets' own units; a constant target is answered with itself."""
-    finite = units.scale.isfinite()
-    scale, shift = torch.where(finite, units.scale, 0.0).to(last["W"]), units.shift.to(last["W"])
-    return {"W": last["W"] * scale[:, None], "b": last["b"] * scale + shift}

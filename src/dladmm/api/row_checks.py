@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from dladmm.blocks import Params
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch
-from dladmm.losses import Loss
+from dladmm.losses import Loss, Units
 from dladmm.network.chain import Chain
 from dladmm.training.checks import (
     check_features,
@@ -51,7 +51,10 @@ def takes_nothing(function: Callable[..., Any]) -> bool:
 
 @dataclass(frozen=True)
 class RowChecks:
-    """What rows are checked against: the network, its first parameters, the loss, and the tensors' dtype and device."""
+    """What rows are checked against: the network, its first parameters, the loss, and the tensors' dtype and device.
+
+    Targets come out in ``units`` where there are any.
+    """
 
     chain: Chain
     params: Sequence[Params]
@@ -61,6 +64,7 @@ class RowChecks:
     device: torch.device
     at_once: int | None = None
     comm: Communicator = ALONE
+    units: Units | None = None
 
     def whole(
         self, features: Any, targets: Any, mask: Any, suffix: str = ""
@@ -73,9 +77,7 @@ class RowChecks:
         else:  # the engine accepts a source of rows in place of a tensor
             x = cast(Tensor, check_source(features, self.chain, at_once=self.at_once, **named))
         positions = check_fits(self.chain, self.params, x, self.n_outputs, "X" + suffix)
-        target = check_targets(
-            targets, self.loss, len(x), self.n_outputs, name="y" + suffix, positions=positions, **where
-        )
+        target = self.targets(targets, len(x), positions, "y" + suffix, **where)
         if mask is None:
             return x, target, None
         may_be_empty = not self.comm.alone
@@ -91,8 +93,22 @@ class RowChecks:
         positions: tuple[int, ...] = ()
         if found.ndim > 2:
             positions = check_fits(self.chain, self.params, first, self.n_outputs, "x")
-        target = check_targets(
-            y, self.loss, len(found), self.n_outputs, name="y", positions=positions, **where
-        )
+        target = self.targets(y, len(found), positions, "y", **where)
         counts = None if weight is None else check_sample_weight(weight, found)
         return Batch(found, target, None, counts)
+
+    def targets(
+        self,
+        y: Any,
+        n_rows: int,
+        positions: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor:
+        """Encoded targets, in ``units``: those are taken off in float64, where little is lost far from zero."""
+        precise = dtype if self.units is None else torch.float64
+        found = check_targets(
+            y, self.loss, n_rows, self.n_outputs, name=name, positions=positions, dtype=precise, device=device
+        )
+        return found if self.units is None else self.units.apply(found).to(dtype)

@@ -29,7 +29,7 @@ from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
-from dladmm.losses import CallableLoss, Loss, Risk, get_loss
+from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
@@ -74,6 +74,7 @@ def sample_trainer(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     sample_weight: Any = None,
+    scale_targets: bool | None = None,
     target_mask: Any = None,
     validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -94,6 +95,8 @@ def sample_trainer(
     held = None if validation is None else check_validation(validation)
     the_loss = _loss(loss)
     _check_names(model, init, prox, method, streams)
+    if scale_targets not in (None, True, False):
+        raise InputError(f"scale_targets must be True, False or None, got {scale_targets!r}.")
     source = None
     if streams:
         X, y, sample_weight = unwrapped(X, y, sample_weight)
@@ -142,6 +145,22 @@ def sample_trainer(
         check_fits(chain, params, _few(X, torch_dtype, torch_device), n_outputs, "X")
         rows = first_batches(first, checks.batch)
         x, target, counts, row_weight = rows.on(torch_device)
+    held_rows = None if held is None else checks.whole(*held, " of validation")
+    comm.all_clear()
+    comm.from_first(*(p for block in params for p in block.values()))
+    units = None
+    scaled = method is None and chosen.mode != "convergent" if scale_targets is None else scale_targets
+    if scaled and the_loss.kind == "regression":
+        exact = rows.target.double() if first is not None else _exact_targets(checks, y, rows)
+        units = _units(checks, exact, rows)
+    if units is not None:
+        checks = replace(checks, units=units)
+        if first is None:
+            rows = rows._replace(target=units.apply(exact).to(torch_dtype))
+        else:
+            rows = first_batches(first, checks.batch)
+        target = rows.target.to(torch_device)
+        held_rows = None if held is None else checks.whole(*held, " of validation")
     if the_loss.lacks_H:
         if not comm.alone:
             raise InputError("H of a loss is estimated in one process only; give CallableLoss an H.")
@@ -155,11 +174,8 @@ def sample_trainer(
     solver: Literal["auto", "fista"] = "fista" if prox == "fista" else "auto"
     risk = Risk(the_loss, target, counts, solver, comm)
     held_out = None
-    if held is not None:
-        held_x, held_y, held_counts = checks.whole(*held, " of validation")
-        held_out = held_x, Risk(the_loss, held_y, held_counts)
-    comm.all_clear()
-    comm.from_first(*(p for block in params for p in block.values()))
+    if held_rows is not None:
+        held_out = held_rows[0], Risk(the_loss, held_rows[1], held_rows[2])
     if not one_class:
         check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
     scaling = None
@@ -179,7 +195,9 @@ def sample_trainer(
     if scaling is not None:
         x = scaling.apply(x)
         held_out = None if held_out is None else (scaling.apply(held_out[0]), held_out[1])
-        params = scaling.unfold(params) if init == "keep" else params
+    if init == "keep":
+        params = params if units is None else units.unfold(params)
+        params = params if scaling is None else scaling.unfold(params)
     trainer = Trainer(
         chain,
         x,
@@ -192,12 +210,32 @@ def sample_trainer(
         callbacks=callbacks,
         method=method,
         scaling=scaling,
+        units=units,
         seed=random_state,
         chunk_rows=at_once,
         batches=batches,
         comm=comm,
     )
     return Prepared(trainer, checks)
+
+
+def _exact_targets(checks: RowChecks, y: Any, rows: Batch) -> Tensor:
+    """The encoded targets of arrays in float64."""
+    positions = check_fits(checks.chain, checks.params, rows.x, checks.n_outputs, "X")
+    return checks.targets(y, len(rows.x), positions, "y", torch.float64, rows.target.device)
+
+
+def _units(checks: RowChecks, target: Tensor, rows: Batch) -> Units | None:
+    """The units of a regression's targets, by all rows of arrays or by the first rows of a stream."""
+    if not foldable(dict(checks.params[-1]), checks.n_outputs):
+        return None
+    weight = None if rows.counts is None else rows.counts.double()
+    if weight is not None:
+        weight = weight.repeat_interleave(len(target) // max(1, len(weight)), 0)
+    if rows.weight is not None:
+        weight = rows.weight.double() if weight is None else weight * rows.weight.double()
+    found = checks.loss.units(target, weight, checks.comm)
+    return None if found is None else found.check(checks.dtype)
 
 
 def _check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:

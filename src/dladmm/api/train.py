@@ -35,6 +35,7 @@ def train(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     sample_weight: Any = None,
+    scale_targets: bool | None = None,
     target_mask: Any = None,
     validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
     callbacks: Sequence[Callback] = (),
@@ -74,6 +75,10 @@ def train(
     dtype : {"float32", "float64"} or torch.dtype
     sample_weight : array of shape (n_samples,), optional
         How often each sample counts; positive.
+    scale_targets : bool, optional
+        Regression: train on targets at a common scale, which the last layer undoes, so that y may have any unit; the
+        history's losses, and the bend of Huber's loss, are then in units of that scale. None is True but for the
+        paper's algorithm (``mode="convergent"``) and for baselines.
     target_mask : array of the shape of y without outputs, optional
         Which targets count: (n_samples,), or (n_samples, time).
     validation : tuple, optional
@@ -125,6 +130,7 @@ def train(
         device=device,
         dtype=dtype,
         sample_weight=sample_weight,
+        scale_targets=scale_targets,
         target_mask=target_mask,
         validation=validation,
         callbacks=callbacks,

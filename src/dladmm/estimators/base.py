@@ -135,6 +135,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
                 device=device,
                 dtype=dtype,
                 sample_weight=weight,
+                scale_targets=True,
                 validation=validation,
                 callbacks=[*self._callbacks(), *stopping],
                 mode=mode,

@@ -17,6 +17,7 @@ from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHi
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.regression import Huber, Squared
+from dladmm.losses.units import Units, foldable
 
 LOSSES: dict[str, type[Loss]] = {
     cls.name: cls for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge)
@@ -39,6 +40,8 @@ __all__ = [
     "Risk",
     "Squared",
     "SquaredHinge",
+    "Units",
     "estimated",
+    "foldable",
     "get_loss",
 ]

@@ -15,6 +15,7 @@ from dladmm.base.errors import InputError
 from dladmm.base.spec import Named
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.execution import EAGER, Execution
+from dladmm.losses.units import Units
 from dladmm.solvers.fista import fista
 
 
@@ -83,6 +84,14 @@ class Loss(Named, ABC):
     @abstractmethod
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         """The targets y in the form this loss works on, shape (N, n_outputs); raises InputError for invalid y."""
+
+    def units(self, target: Tensor, weight: Tensor | None = None, comm: Communicator = ALONE) -> Units | None:
+        """The units in which this loss wants its targets; None where they stay as they are, as classes do.
+
+        ``target`` (N, n_outputs) is what :meth:`encode` returned, ``weight`` (N, 1) says how often rows count, and
+        ``comm`` names the ranks that hold the other rows.
+        """
+        return None
 
     @abstractmethod
     def rows(self, z: Tensor, target: Tensor) -> Tensor:

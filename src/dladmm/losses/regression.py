@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
+from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.losses.base import Kind, Loss, as_columns
+from dladmm.losses.units import Units, robust, standard
 
 
 class Regression(Loss):
@@ -25,8 +27,18 @@ class Regression(Loss):
             raise InputError("y must be finite; got NaN or infinity")
         return target
 
+    def units(self, target: Tensor, weight: Tensor | None = None, comm: Communicator = ALONE) -> Units | None:
+        return standard(target, weight, comm)
+
     def decision(self, z: Tensor) -> Tensor:
         return z
+
+
+class Robust(Regression):
+    """Base class of the losses that few wild targets shall not sway: nor may those set the scale."""
+
+    def units(self, target: Tensor, weight: Tensor | None = None, comm: Communicator = ALONE) -> Units | None:
+        return robust(target, weight, comm)
 
 
 @dataclass(frozen=True)
@@ -47,11 +59,17 @@ class Squared(Regression):
 
 
 @dataclass(frozen=True)
-class Huber(Regression):
+class Huber(Robust):
     """argmin_z sum_k huber(z_k - y_k) + (r/2)||z - v||^2; equations (5) and (15).
 
     huber(e) is e^2/2 up to ``delta`` and delta |e| - delta^2/2 beyond. With e = v - y the minimiser is
     v - e/(1 + r), the step clipped to at most delta/r.
+
+    Parameters
+    ----------
+    delta : float, default 1.0
+        Where the loss bends, in units of the targets as training sees them. Where targets are scaled (by default,
+        but for the paper's algorithm) 1 is their robust deviation, 1.4826 times the median of ``|y - median|``.
     """
 
     name: ClassVar[str] = "huber"

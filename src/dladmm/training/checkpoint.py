@@ -74,6 +74,7 @@ def take_snapshot(trainer: Trainer) -> Snapshot:
         "start": trainer.start,
         "exempt": list(trainer.exempt),
         "history": trainer.history.to_dict(),
+        "scaled_targets": trainer.units is not None,
     }
     return tensors, meta
 
@@ -84,6 +85,11 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
     if meta.get("iteration", trainer.iteration_kind) != trainer.iteration_kind:
         raise InputError(
             f"the snapshot is of a run with {meta['iteration']}, this run has {trainer.iteration_kind}."
+        )
+    if meta.get("scaled_targets", False) != (trainer.units is not None):
+        before = bool(meta.get("scaled_targets", False))
+        raise InputError(
+            f"the snapshot is of a run with scale_targets={before}; this one needs scale_targets={before} too."
         )
     varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
     named = {name for name in tensors if not name.startswith(varying)}

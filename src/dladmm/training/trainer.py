@@ -25,7 +25,7 @@ from dladmm.engine.method import Method, MethodFactory
 from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
-from dladmm.losses import Risk
+from dladmm.losses import Risk, Units
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
@@ -69,13 +69,14 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         method: MethodFactory | None = None,
         scaling: Scaling | None = None,
+        units: Units | None = None,
         seed: int = 0,
         chunk_rows: int | None = None,
         batches: Batches | None = None,
         comm: Communicator = ALONE,
         shards: Shards | None = None,
     ) -> None:
-        self._scaling, self._seed, self.comm, self._batches = scaling, seed, comm, batches
+        self._scaling, self.units, self._seed, self.comm, self._batches = scaling, units, seed, comm, batches
         self._agreement = Agreement(comm)
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
@@ -152,7 +153,8 @@ class Trainer:
 
     def _module(self, params: list[dict[str, Tensor]]) -> nn.Module:
         self.engine.chain.observe(params, self.engine.x)
-        return self.engine.chain.to_module(params if self._scaling is None else self._scaling.fold(params))
+        params = params if self._scaling is None else self._scaling.fold(params)
+        return self.engine.chain.to_module(params if self.units is None else self.units.fold(params))
 
     def present_network(self) -> nn.Module:
         """The network as the run stands now, also in the middle of a pass of streaming mode."""
