@@ -148,7 +148,7 @@ def test_results_of_any_network_come_back(tmp_path, network, mode):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20, 64)), rng.integers(0, 3, 20)
     result = train(network(), X, y, max_iter=2, mode=mode)
-    result.save(tmp_path / "m")
+    result.save(tmp_path / "m", state=True)
     loaded = load_model(tmp_path / "m")
     x = torch.randn(7, 64)
     assert torch.equal(loaded.module(x), result.module(x))

@@ -260,7 +260,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         """Set the fitted attributes; weights are those for unscaled X."""
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_ = result.state
+        self._keep_state(result)
         self.n_iter_, self.n_networks_ = result.history.n_iter, 1
         layers = [layer for layer in result.module.children() if isinstance(layer, nn.Linear)]
         self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]

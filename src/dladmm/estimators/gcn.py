@@ -172,7 +172,8 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_, self.n_iter_ = result.state, result.history.n_iter
+        self._keep_state(result)
+        self.n_iter_ = result.history.n_iter
         # weights for unscaled features
         self.coefs_ = [W.detach().cpu().numpy().T.copy() for W in result.module.parameters()]
         self.n_features_in_ = self.coefs_[0].shape[0]

@@ -88,7 +88,8 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     status_ : Status
     certificate_ : Certificate
     state_ : State
-        The last iterate.
+        The last iterate, with variables of every training row; in ``mode="convergent"`` only. Pickles leave it out, and
+        files unless ``save(path, state=True)``.
     module_ : nn.Module
         The trained network as a torch module.
 

@@ -107,7 +107,8 @@ class ModuleClassifier(MLPClassifier):
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_ = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self.state_, self.n_iter_, self.n_networks_ = result.state, result.history.n_iter, 1
+        self._keep_state(result)
+        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
         self.loss_, self._loss = result.history.last("loss"), loss
 
 

@@ -1,4 +1,4 @@
-"""``save`` and ``load`` for estimators: one file without pickle that holds everything ``fit`` computed."""
+"""``save`` and ``load`` for estimators: one file without pickle that holds the network and what ``fit`` reports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,25 @@ from dladmm.training.result import Result
 class Saved:
     """Mixin that adds ``save(path)`` and ``load(path)`` to an estimator."""
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to one file, including the last iterate but not the callbacks."""
+    def save(self, path: str | os.PathLike[str], *, state: bool = False) -> None:
+        """Write the fitted estimator to one file: network, parameters, history and certificate, not the callbacks.
+
+        Parameters
+        ----------
+        path : str or path
+        state : bool, default False
+            Also write ``state_``, the last iterate of ``mode="convergent"``: variables of every training row, as large
+            as the training data and made of them.
+        """
         if not hasattr(self, "module_"):
             raise InputError(f"this {type(self).__name__} is not fitted yet: call fit before save.")
         fitted: Any = self
-        result = Result(fitted.status_, fitted.history_, fitted.certificate_, fitted.module_, fitted.state_)
+        iterate: Any = getattr(fitted, "state_", None)
+        if state and iterate is None:
+            raise InputError(
+                f"state=True writes the last iterate, which {type(self).__name__} keeps in mode='convergent' only."
+            )
+        result = Result(fitted.status_, fitted.history_, fitted.certificate_, fitted.module_, iterate)
         classes = getattr(self, "classes_", None)
         extra: dict[str, Any] = {
             "estimator": type(self).__name__,
@@ -36,7 +49,19 @@ class Saved:
             "single": getattr(self, "_single", None),
             "n_networks": getattr(self, "n_networks_", 1),
         }
-        save_model(result, path, loss=fitted._loss, extra=extra, state=True)
+        save_model(result, path, loss=fitted._loss, extra=extra, state=state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickles and copies hold: everything but the last iterate, which has variables of every training row."""
+        held: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
+        held.pop("state_", None)
+        return held
+
+    def _keep_state(self, result: Result) -> None:
+        """Set ``state_`` in convergent mode, for those who study the method; elsewhere the rows are let go."""
+        self.__dict__.pop("state_", None)
+        if getattr(self, "mode", None) == "convergent" and result.state is not None:
+            self.state_ = result.state
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -45,11 +70,12 @@ class Saved:
         extra, name = saved.extra, cls.__name__
         if extra.get("estimator") != name:
             raise DataError(f"{path} holds {extra.get('estimator') or 'a bare network'}, not a {name}.")
-        if saved.status is None or saved.history is None or saved.state is None or saved.certificate is None:
+        if saved.status is None or saved.history is None or saved.certificate is None:
             raise DataError(f"{path} lacks what a fitted {name} needs.")
         try:
             certificate = Certificate.from_dict(saved.certificate)
-            result = Result(saved.status, saved.history, certificate, saved.module, saved.state)
+            iterate: Any = saved.state
+            result = Result(saved.status, saved.history, certificate, saved.module, iterate)
             return cls._restored(extra, result, saved.loss)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path} does not describe a fitted {name}: {error!r}") from error

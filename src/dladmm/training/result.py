@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -18,7 +19,19 @@ class ConvergenceNotGuaranteed(UserWarning):
 
 @dataclass(frozen=True)
 class Result:
-    """What training gives back."""
+    """What training gives back.
+
+    Attributes
+    ----------
+    status : Status
+    history : History
+    certificate : Certificate
+    module : nn.Module
+        The trained network.
+    state : State or None
+        The last iterate, with variables of every training row; None in a result that was pickled, and in one that was
+        loaded from a file without it.
+    """
 
     status: Status
     history: History
@@ -26,11 +39,22 @@ class Result:
     module: nn.Module
     state: State
 
-    def save(self, path: str | os.PathLike[str], *, state: bool = True) -> None:
-        """Write network, history, certificate and (``state``) the last iterate; ``dladmm.load_model`` reads it."""
+    def save(self, path: str | os.PathLike[str], *, state: bool = False) -> None:
+        """Write network, history and certificate to one file; ``dladmm.load_model`` reads it.
+
+        Parameters
+        ----------
+        path : str or path
+        state : bool, default False
+            Also write the last iterate, which is as large as the training data and made of them.
+        """
         from dladmm.training.checkpoint import save_model
 
         save_model(self, path, state=state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickles and copies hold: the network and the record of the run, not the rows' variables."""
+        return self.__dict__ | {"state": None}
 
     def __repr__(self) -> str:
         accuracy = self.history.last("train_accuracy")
