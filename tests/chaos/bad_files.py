@@ -17,9 +17,10 @@ from chaos.forks import NOBODY, forked
 from chaos.ledger import Ledger, Violation, require
 from chaos.table import X, Y
 from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp, train
-from dladmm.base.table_file import read_csv, read_npz
+from dladmm.base.table_file import read_npz
 from dladmm.callbacks import Checkpoint, CSVLogger
 from dladmm.report import read_report, write_page
+from dladmm.tables import read_table
 from dladmm.training.checkpoint import load_model, load_training, save, save_model
 from report_runs import history, make_run
 
@@ -116,7 +117,7 @@ ATTACKS: list[Attack] = [
     ("option of no data set", lambda f: datasets.load("digits", rows=3), "rows"),
     ("option out of range", lambda f: datasets.load("digits", n_test=10**9), "n_test"),
     ("negative size", lambda f: datasets.load("sbm", n_nodes=-5), "n_nodes"),
-    ("csv missing", lambda f: read_csv(f / "no", None), "does not exist"),
+    ("csv missing", lambda f: read_table(f / "no"), "does not exist"),
     ("npz missing", lambda f: read_npz(f / "no", ()), "does not exist"),
     ("report of no folder", lambda f: read_report(f / "no"), "is not a folder"),
     ("unicode path", lambda f: checkpointed(f / "größe ☃ 数据"), "ok"),
@@ -125,7 +126,7 @@ ATTACKS: list[Attack] = [
 
 UNPRIVILEGED: list[Attack] = [
     ("unreadable model", lambda f: load_model(unreadable(f)), "Permission denied"),
-    ("unreadable csv", lambda f: read_csv(unreadable(f), None), "Permission denied"),
+    ("unreadable csv", lambda f: read_table(unreadable(f)), "Permission denied"),
     ("unreadable npz", lambda f: read_npz(unreadable(f), ()), "Permission denied"),
     ("read-only folder", lambda f: (f.chmod(0o555), checkpointed(f)), "DataError: cannot write"),
     ("read-only parent", lambda f: (f.chmod(0o555), checkpointed(f / "run")), "cannot make the folder"),

@@ -23,12 +23,13 @@ from chaos.bad_commands import write_bomb
 from chaos.ledger import Ledger, require
 from chaos.loaders import OWN, bounded_memory
 from dladmm import GCNClassifier, MLPClassifier, datasets
-from dladmm.base.table_file import read_csv, read_npz
+from dladmm.base.table_file import read_npz
 from dladmm.cli.run_config import read_toml
 from dladmm.datasets import unpickle
 from dladmm.datasets.idx import parse_idx
 from dladmm.datasets.planetoid import PARTS, parse_planetoid, parse_planetoid_npz
 from dladmm.report import read_report
+from dladmm.tables import read_table
 from dladmm.training.checkpoint import latest, load_model, load_training
 
 MEMORY, SECONDS = 400_000_000, 60.0
@@ -90,7 +91,7 @@ def attacks(folder: Path) -> dict[str, Callable[[], object]]:
     readers: dict[str, Callable[[Path], object]] = {
         "load_model": load_model, "load_training": load_training, "MLPClassifier.load": MLPClassifier.load,
         "GCNClassifier.load": GCNClassifier.load, "read_npz": lambda path: read_npz(path, ()), "read_toml": read_toml,
-        "read_csv": lambda path: read_csv(path, "kind"),
+        "read_table": lambda path: read_table(path).known(["kind"], "target"),
     }  # fmt: skip
     for form, evil in (evil_pickles() | {"torch.save": torch_file()}).items():
         found[f"unpickle, {form}"] = lambda evil=evil: unpickle.load(evil, "f")

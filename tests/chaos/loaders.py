@@ -23,9 +23,10 @@ from torch import nn
 from chaos.checkpoints import small_file
 from chaos.ledger import Ledger, require
 from dladmm import DataError, InputError, InputTypeError
-from dladmm.base.table_file import read_csv, read_npz
+from dladmm.base.table_file import read_npz
 from dladmm.cli.run_config import _checked, read_toml
 from dladmm.report import read_report
+from dladmm.tables import read_table
 from dladmm.training.checkpoint import load_model, load_training, save_model
 from report_runs import make_run
 
@@ -94,7 +95,9 @@ def formats(folder: Path) -> dict[str, list[tuple[bytes, Reader, Change]]]:
     reads_npz = from_file(folder, "own.npz", lambda path: read_npz(path, ("x", "y")))
     found["own npz"] = [(own, reads_npz, mutate), (packed, reads_npz, mutate), (own, reads_npz, repacked)]
     table = b"a,b,kind\n" + b"".join(b"%d.5,%d,%s\n" % (k, -k, b"xy"[k % 2 : k % 2 + 1]) for k in range(8))
-    found["own csv"] = [(table, from_file(folder, "own.csv", lambda path: read_csv(path, "kind")), mutate)]
+    found["own csv"] = [
+        (table, from_file(folder, "own.csv", lambda path: read_table(path).known(["kind"], "target")), mutate)
+    ]
     toml = b'dataset = "digits"\nhidden = [12, 3]\nmax_iter = 9\nrho = 1.5\nseed = 4\nout = "runs/x"\n'
     found["settings (toml)"] = [
         (toml, from_file(folder, "run.toml", lambda path: _checked(read_toml(path))), mutate)

@@ -35,7 +35,9 @@ def folder(tmp_path_factory):
     (folder / "own.csv").write_text("\n".join(["a,b,kind", *lines]), encoding="utf-8")
     np.savez(folder / "own.npz", x=x, y=kinds)
     np.savez(folder / "pickled.npz", x=np.array([object()], dtype=object), y=kinds)
-    (folder / "broken.csv").write_text("a,b,kind\n1,2,red\n1,oops,blue\n", encoding="utf-8")
+    (folder / "broken.csv").write_text(
+        "a,b,kind\n" + "".join(f"{k},{k},red\n" for k in range(30)) + "1,oops,blue\n", encoding="utf-8"
+    )
     (folder / "short.csv").write_text("a,b,kind\n1,2\n", encoding="utf-8")
     (folder / "run.toml").write_text(
         'dataset = "digits"\nhidden = [12]\nmax_iter = 9\nseed = 4\n', encoding="utf-8"
@@ -159,7 +161,7 @@ ERRORS = [
     (("train", "mlp", "--csv", "own.csv"), "--csv needs --target"),
     (("train", "mlp", "--csv", "own.csv", "--target", "colour"), "its columns are a, b, kind"),
     (("train", "mlp", "--csv", "absent.csv", "--target", "a"), "absent.csv does not exist"),
-    (("train", "mlp", "--csv", "broken.csv", "--target", "kind"), "row 3, column 'b': 'oops'"),
+    (("train", "mlp", "--csv", "broken.csv", "--target", "kind"), "row 32, column 'b': 'oops'"),
     (("train", "mlp", "--csv", "short.csv", "--target", "kind"), "row 2: 2 fields"),
     (("train", "mlp", "--npz", "pickled.npz"), "without pickles"),
     (("train", "mlp", "--npz", "own.csv"), "could not be read as npz"),

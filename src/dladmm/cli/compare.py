@@ -10,15 +10,20 @@ import typer
 
 from dladmm.cli.train import (
     Activation,
+    Csv,
     DataDir,
     Dataset,
     Device,
+    Drop,
     Dtype,
     Hidden,
+    Id,
     Json,
     MaxIter,
     Npz,
     Penalty,
+    Separator,
+    Target,
     run_flags,
 )
 
@@ -46,6 +51,11 @@ Out = Annotated[
 def compare(
     network: Annotated[str, typer.Argument(help="mlp or gcn.")],
     dataset: Dataset = None,
+    csv: Csv = None,
+    target: Target = None,
+    drop: Drop = None,
+    id_: Id = None,
+    separator: Separator = None,
     npz: Npz = None,
     data_dir: DataDir = None,
     methods: Methods = None,
@@ -67,7 +77,8 @@ def compare(
     Example: dladmm compare mlp --dataset digits --methods streaming,adam:batch=128,adam --seeds 3
     """
     flags = {
-        "network": network, "dataset": dataset, "npz": npz, "data_dir": data_dir, "hidden": hidden,
+        "network": network, "dataset": dataset, "csv": csv, "target": target, "drop": drop, "id": id_,
+        "separator": separator, "npz": npz, "data_dir": data_dir, "hidden": hidden,
         "activation": activation, "regularizer": regularizer, "max_iter": max_iter, "device": device, "dtype": dtype,
     }  # fmt: skip
     _run(flags, methods, lr, seeds, passes, levels, out, json_)

@@ -21,6 +21,8 @@ KINDS: dict[str, tuple[type, ...]] = {
     "test_fraction": (int, float),
     "max_memory": (int, str),
     "hidden": (tuple,),
+    "drop": (tuple,),
+    "id": (tuple,),
 }
 """Types of the settings; those not listed are strings."""
 
@@ -37,6 +39,9 @@ class RunConfig:
     dataset: str | None = None
     csv: str | None = None
     target: str | None = None
+    drop: tuple[str, ...] | None = None
+    id: tuple[str, ...] | None = None
+    separator: str | None = None
     npz: str | None = None
     data_dir: str | None = None
     test_fraction: float = 0.2
@@ -68,6 +73,9 @@ class RunConfig:
             raise InputError(f"exactly one of --dataset, --csv and --npz must be given; got {given}.")
         if self.csv is not None and self.target is None:
             raise InputError("--csv needs --target: the name of the column to predict.")
+        own = [f"--{name}" for name in ("drop", "id", "separator") if getattr(self, name) is not None]
+        if own and self.csv is None:
+            raise InputError(f"{' and '.join(own)} is about the columns of --csv, which was not given.")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}.")
 
@@ -157,8 +165,9 @@ def _checked(settings: dict[str, Any]) -> RunConfig:
     unknown = sorted(set(settings) - known)
     if unknown:
         raise InputError(f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
-    if isinstance(settings.get("hidden"), list):
-        settings["hidden"] = tuple(settings["hidden"])
+    for name in ("hidden", "drop", "id"):
+        if isinstance(settings.get(name), list):
+            settings[name] = tuple(settings[name])
     for name, value in settings.items():
         kinds = KINDS.get(name, (str,))
         if not isinstance(value, kinds) or isinstance(value, bool):

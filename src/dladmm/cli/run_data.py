@@ -14,8 +14,9 @@ from sklearn.model_selection import train_test_split
 from dladmm import datasets
 from dladmm.api.graph_problem import MOST_CLASSES
 from dladmm.base.errors import DataError, InputError
-from dladmm.base.table_file import read_csv, read_npz
+from dladmm.base.table_file import read_npz
 from dladmm.cli.run_config import RunConfig
+from dladmm.cli.run_table import load_table
 from dladmm.compute.communicator import Communicator, share
 from dladmm.datasets import GraphData, ImageData
 from dladmm.datasets._locate import find, roots
@@ -24,6 +25,7 @@ from dladmm.datasets.idx import VALIDATION_ROWS
 from dladmm.datasets.partial_reading import idx_rows, npz_names, npz_rows, shape_of
 from dladmm.losses import get_loss
 from dladmm.network.graph import check_node_features
+from dladmm.tables import TableEncoder
 
 Array = NDArray[Any]
 
@@ -33,7 +35,8 @@ class TableData:
     """Training and test data for an MLP.
 
     ``x_train`` and ``x_test`` have shape (rows, features), ``y_train`` and ``y_test`` (rows,) or (rows, n_outputs).
-    ``classes`` are the label names, None for regression; ``features`` the column names, if known.
+    ``classes`` are the label names, None for regression; ``features`` the column names, if known. ``encoder`` made x
+    from a table with text and gaps; ``notes`` say what was guessed or left out.
     """
 
     x_train: Any
@@ -43,6 +46,8 @@ class TableData:
     n_outputs: int
     classes: list[Any] | None
     features: list[str] = field(default_factory=list)
+    encoder: TableEncoder | None = None
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """The sizes in words."""
@@ -59,8 +64,7 @@ def load_rows(config: RunConfig) -> TableData:
             raise InputError(f"{config.dataset} is a graph; use: dladmm train gcn --dataset {config.dataset}")
         return rows_of(data)
     if config.csv is not None:
-        table = read_csv(Path(config.csv), config.target)
-        return _split(table.x, table.y, table.features, config)
+        return _split_table(config)
     arrays = read_npz(Path(str(config.npz)), ())
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]])
@@ -130,6 +134,25 @@ def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) ->
         )
     kept, held, encoded, n_outputs, classes = split_rows(y, config)
     return TableData(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+
+
+def _split_table(config: RunConfig) -> TableData:
+    """Training and test rows of ``--csv``; fills and levels are learned from the training rows alone."""
+    table = load_table(config)
+    kept, held, encoded, n_outputs, classes = split_rows(table.y, config)
+    train, test = table.frame.take(kept), table.frame.take(held)
+    encoder = TableEncoder.fit(train)
+    return TableData(
+        encoder.transform(train),
+        encoded[kept],
+        encoder.transform(test),
+        encoded[held],
+        n_outputs,
+        classes,
+        features=encoder.names,
+        encoder=encoder,
+        notes=(*table.notes, *encoder.notes),
+    )
 
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:

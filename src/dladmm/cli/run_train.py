@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import time
@@ -20,12 +19,12 @@ from dladmm.api.train_graph import train_graph
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.history import Status
-from dladmm.base.table_file import read_csv
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_own_rows
+from dladmm.cli.run_table import rows_to_predict, write_cells
 from dladmm.compute.communicator import Communicator, Traffic, current
 from dladmm.compute.partition import partitioned
 from dladmm.engine.batches import default_passes
@@ -36,6 +35,7 @@ from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import Chain, mlp
 from dladmm.network.graph import normalised_adjacency
+from dladmm.tables.content import printable
 from dladmm.training.checkpoint import checkpoints, load_model, save_model
 from dladmm.training.checks import check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
@@ -143,6 +143,8 @@ def _train_mlp(
         if comm.rank == 0:
             of = "" if comm.alone else f" on rank 0 of {comm.size}"
             _announce(config, data.describe() + of, widths, _peak_bytes(config, chain, data), folder)
+            for note in data.notes:
+                print(f"table      {printable(note)}", file=sys.stderr, flush=True)
     options = config.options()
     if "max_iter" not in options:
         n_rows = sum(int(text) for text in comm.texts(str(len(data.x_train))))
@@ -160,7 +162,10 @@ def _train_mlp(
         communicator=comm,
         **options,
     )
-    return result, {"classes": data.classes, "features": data.features, "target": config.target}
+    extra: dict[str, Any] = {"classes": data.classes, "features": data.features, "target": config.target}
+    if data.encoder is not None:
+        extra |= {"table": data.encoder.to_dict(), "id": list(config.id or ())}
+    return result, extra
 
 
 def _train_gcn(
@@ -246,15 +251,14 @@ def _graph_bytes(widths: list[int], n_rows: int, dtype: str) -> float:
     return float(n_rows * per_row * size + grams)
 
 
-def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
+def predict_csv(run: Path, file: Path, out: Path | None, separator: str | None = None) -> dict[str, Any]:
     """Write predictions of a run's network for the rows of a CSV file, beside it or to ``out``; returns a summary."""
     model = load_model(run / "model.safetensors")
     if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
         raise InputError(
             f"{run} holds a graph network; predict its nodes with GCNClassifier or module(x, edge_index)."
         )
-    features = model.extra.get("features") or None
-    table = read_csv(file, None, features)
+    table = rows_to_predict(model.extra, file, separator)
     first = next(model.module.parameters())
     if table.x.shape[1] != first.shape[1]:
         raise DataError(
@@ -271,12 +275,8 @@ def predict_csv(run: Path, file: Path, out: Path | None) -> dict[str, Any]:
         chosen = [classes[i] for i in model.loss.decision(output).tolist()]
         header = ["prediction", *(f"p({c})" for c in classes)]
         predictions = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
+    rows = [[*(cells[i] for cells in table.ids.values()), *row] for i, row in enumerate(predictions)]
+    header = [*table.ids, *header]
     target = file.with_suffix(".predictions.csv") if out is None else out
-    try:
-        with target.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(header)
-            writer.writerows(predictions)
-    except OSError as error:
-        raise DataError(f"{target} could not be written: {error}") from error
+    write_cells(target, header, rows)
     return {"rows": len(predictions), "file": str(target), "columns": header}

@@ -65,6 +65,23 @@ Timeout = Annotated[
 Profile = Annotated[
     bool, typer.Option("--profile", help="Print calls, bytes and time of communication between ranks.")
 ]
+Csv = Annotated[
+    Path | None,
+    typer.Option(help="A table with a header line (CSV, also gzip): numbers and text, gaps may be empty."),
+]
+Target = Annotated[str | None, typer.Option(help="The column of --csv to predict.")]
+Drop = Annotated[
+    list[str] | None, typer.Option(help="Columns of --csv not to learn from, with commas or repeated.")
+]
+Id = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--id", help="Columns of --csv that identify rows: not learned from, kept with predictions."
+    ),
+]
+Separator = Annotated[
+    str | None, typer.Option(help="What parts the cells of --csv: , ; | or tab (recognised).")
+]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
@@ -74,8 +91,11 @@ Json = Annotated[
 @app.command("mlp")
 def train_mlp(
     dataset: Dataset = None,
-    csv: Annotated[Path | None, typer.Option(help="A CSV file with a header line.")] = None,
-    target: Annotated[str | None, typer.Option(help="The column of --csv to predict.")] = None,
+    csv: Csv = None,
+    target: Target = None,
+    drop: Drop = None,
+    id_: Id = None,
+    separator: Separator = None,
     npz: Npz = None,
     data_dir: DataDir = None,
     test_fraction: Annotated[
@@ -108,7 +128,8 @@ def train_mlp(
     Example: dladmm train mlp --dataset digits --mode streaming --batch-size 64 --max-iter 20 --out runs/digits
     """
     flags = {
-        "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "npz": npz, "data_dir": data_dir,
+        "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "drop": drop, "id": id_,
+        "separator": separator, "npz": npz, "data_dir": data_dir,
         "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
         "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size,
         "max_iter": max_iter,
@@ -162,6 +183,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished MLP run.")],
     csv: Annotated[Path, typer.Option(help="A CSV file with the columns the network was trained with.")],
     out: Annotated[Path | None, typer.Option(help="Where the predictions go (FILE.predictions.csv).")] = None,
+    separator: Separator = None,
     json_: Json = False,
 ) -> None:
     """Predict the rows of a CSV file with the network of a run.
@@ -170,7 +192,7 @@ def predict(
     """
     from dladmm.cli.run_train import predict_csv
 
-    report = predict_csv(run, csv, out)
+    report = predict_csv(run, csv, out, separator)
     if json_:
         typer.echo(json.dumps(report))
     else:
@@ -216,6 +238,10 @@ def _run(
 def run_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """Flags converted to the types of the settings of a run: paths to str, widths to a tuple."""
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
+    for name in ("drop", "id"):
+        settings[name] = (
+            settings.get(name) or None
+        )  # typer gives an empty list for an option that is not there
     if isinstance(settings["hidden"], str):
         settings["hidden"] = _widths(settings["hidden"])
     return settings

@@ -64,7 +64,7 @@ class Comparison:
     @property
     def source(self) -> str:
         """The data set, or the name of the user's own file without its place."""
-        return self.config.dataset or Path(str(self.config.npz)).stem
+        return self.config.dataset or Path(str(self.config.csv or self.config.npz)).stem
 
     def _check_graph(self) -> None:
         for contender in self.contenders:
