@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -33,7 +35,7 @@ def sequences():
 
 
 def network(layer: nn.Module, last: bool = True) -> nn.Sequential:
-    return nn.Sequential(Recurrent(layer, last=last), nn.Linear(5, 3))
+    return nn.Sequential(Recurrent(copy.deepcopy(layer), last=last), nn.Linear(5, 3))
 
 
 @pytest.mark.parametrize("layer", LAYERS)

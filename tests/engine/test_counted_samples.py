@@ -54,7 +54,14 @@ def made(name):
 @pytest.mark.parametrize("solver", ["exact", "quadratic"])
 def test_a_weight_of_two_is_standing_there_twice(name, mode, solver):
     module, X, y = made(name)
-    settings = {"mode": mode, "w_solver": solver, "a_solver": solver, "max_iter": 3, "dtype": "float64"}
+    settings = {
+        "mode": mode,
+        "w_solver": solver,
+        "a_solver": solver,
+        "max_iter": 3,
+        "dtype": "float64",
+        "init": "fresh",
+    }
     counted = train(module, X, y, sample_weight=TWICE, **settings)
     repeated = train(module, *(np.concatenate([each, each[:4]]) for each in (X, y)), **settings)
     for column in ("lagrangian", "stationarity", "squared_steps", "c2", "loss"):
@@ -69,7 +76,16 @@ def test_targets_that_are_masked_do_not_count(name):
     mask = np.arange(y.size).reshape(y.shape) % 4 > 0
     wrong = np.where(mask, y, (y + 1) % 3)
     kept, changed = (
-        train(module, X, targets, target_mask=mask, sample_weight=TWICE, max_iter=2, dtype="float64")
+        train(
+            module,
+            X,
+            targets,
+            target_mask=mask,
+            sample_weight=TWICE,
+            init="fresh",
+            max_iter=2,
+            dtype="float64",
+        )
         for targets in (y, wrong)
     )
     assert kept.history["lagrangian"] == changed.history["lagrangian"]

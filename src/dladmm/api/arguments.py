@@ -204,25 +204,17 @@ def fresh_parameters(
 def module_parameters(
     model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
 ) -> list[Params]:
-    """Copies of the module's parameters, under the names that the chain's blocks use."""
-    with_parameters = (layer for layer in chain_layers(model) if next(layer.parameters(), None) is not None)
+    """Copies of the module's trainable parameters, under the names that the chain's blocks use."""
+    layers = chain_layers(model)
+    with_parameters = (layer for layer in layers if any(p.requires_grad for p in layer.parameters()))
     names = {"weight": "W", "bias": "b"}
     params: list[Params] = []
     for block in chain:
         known = block.initial_parameters(torch.Generator(), 1.0)
         layer = next(with_parameters) if known else nn.Identity()
-        own = dict((layer.rnn if isinstance(layer, Recurrent) else layer).named_parameters())
-        renamed = {n if n in known else names[n]: p.detach() for n, p in own.items()}
+        own = {n: p.detach() for n, p in layer.named_parameters() if p.requires_grad}
+        if isinstance(layer, Recurrent) and not set(own) & set(known):
+            own = {n.removeprefix("rnn."): p for n, p in own.items()}
+        renamed = {n if n in known else names[n]: p for n, p in own.items()}
         params.append({n: p.to(device, dtype).clone() for n, p in renamed.items()})
     return params
-
-
-@torch.no_grad()
-def copy_into(model: nn.Module, trained: nn.Module) -> None:
-    """Copy the parameters and buffers of the trained network into the user's module."""
-    # In the order of the chain: a module of another class may declare its layers in a different order.
-    layers = nn.ModuleList(chain_layers(model))
-    for mine, theirs in zip(layers.parameters(), trained.parameters(), strict=True):
-        mine.copy_(theirs)
-    for buffer, trained_buffer in zip(layers.buffers(), trained.buffers(), strict=True):
-        buffer.copy_(trained_buffer)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
+from dladmm.api.handing_back import COMPARED_ROWS
 from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
 from dladmm.api.streams import (
@@ -31,6 +32,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
+from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
@@ -54,10 +56,11 @@ class EstimatedConstant(UserWarning):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A trainer that has not begun, and the checks that its rows went through."""
+    """A trainer that has not begun, the checks that its rows went through, and a few rows as they were given."""
 
     trainer: Trainer
     checks: RowChecks
+    few: Tensor
 
 
 def sample_trainer(
@@ -68,7 +71,7 @@ def sample_trainer(
     loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     preset: str = "default",
-    init: str = "fresh",
+    init: str = "auto",
     prox: str = "auto",
     random_state: int = 0,
     device: str | torch.device = "auto",
@@ -115,6 +118,7 @@ def sample_trainer(
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **jump_settings(chain) | options)
     penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain)
+    init = _init(init, model)
     if init == "keep" and isinstance(model, nn.Module):
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
@@ -216,7 +220,7 @@ def sample_trainer(
         batches=batches,
         comm=comm,
     )
-    return Prepared(trainer, checks)
+    return Prepared(trainer, checks, _few(X, torch_dtype, torch_device, COMPARED_ROWS))
 
 
 def _exact_targets(checks: RowChecks, y: Any, rows: Batch) -> Tensor:
@@ -239,10 +243,18 @@ def _units(checks: RowChecks, target: Tensor, rows: Batch) -> Units | None:
 
 
 def _check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:
-    if init not in ("fresh", "keep"):
-        raise InputError(f"init must be 'fresh' or 'keep', got {init!r}.")
+    if init not in ("auto", "fresh", "keep"):
+        raise InputError(f"init must be 'auto', 'fresh' or 'keep', got {init!r}.")
     if init == "keep" and isinstance(model, Chain):
         raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
+    if isinstance(model, nn.Module):
+        refuse_unseen_parts(model)
+        own = list(model.parameters())
+        if own and not any(p.requires_grad for p in own):
+            raise InputError(
+                "every parameter of the network has requires_grad=False: nothing is left to train. Set it for the "
+                "layers that should be trained."
+            )
     if prox not in ("auto", "fista"):
         raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
     if streams and prox != "auto":
@@ -251,9 +263,25 @@ def _check_names(model: Any, init: str, prox: str, method: MethodFactory | None,
         raise InputError("mode='streaming' is a method itself: leave mode or method out.")
 
 
-def _few(X: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Two rows, with which to try the network."""
-    return to_tensor(X[:2], "X").to(device=device, dtype=dtype)
+def _init(init: str, model: nn.Module | Chain) -> str:
+    """ "keep" or "fresh"; "auto" keeps weights that are not as torch draws them, and says so."""
+    if init != "auto":
+        return init
+    layer = None if isinstance(model, Chain) else trained_layer(model)
+    if layer is None:
+        return "fresh"
+    warnings.warn(
+        f"the weights of layer {layer!r} are not as torch draws them: training starts from the weights of the network, "
+        "as init='keep' does. Give init='keep' to say so yourself, or init='fresh' to draw new ones.",
+        StartsFromWeights,
+        stacklevel=5,
+    )
+    return "keep"
+
+
+def _few(X: Any, dtype: torch.dtype, device: torch.device, n: int = 2) -> Tensor:
+    """A few rows, with which to try the network."""
+    return to_tensor(X[:n], "X").to(device=device, dtype=dtype)
 
 
 def _loss(spec: Any) -> Loss:

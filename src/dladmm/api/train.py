@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.arguments import copy_into, fresh_parameters, shard_samples
+from dladmm.api.arguments import fresh_parameters, shard_samples
+from dladmm.api.handing_back import check_same_outputs, copy_into
 from dladmm.api.sample_problem import EstimatedConstant, sample_trainer
 from dladmm.base.errors import BatchError
 from dladmm.callbacks import Callback
@@ -29,7 +30,7 @@ def train(
     loss: str | dict[str, Any] | Loss | Callable[[Tensor, Tensor], Tensor] = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     preset: str = "default",
-    init: str = "fresh",
+    init: str = "auto",
     prox: str = "auto",
     random_state: int = 0,
     device: str | torch.device = "auto",
@@ -65,8 +66,11 @@ def train(
         Penalty on the weights. "auto" is the default of the mode (none in convergent mode), None is no penalty.
     preset : {"default", "paper"}
         Starting point for the options.
-    init : {"fresh", "keep"}
-        "fresh" draws new weights from ``random_state``, "keep" starts from the module's own weights.
+    init : {"auto", "fresh", "keep"}
+        "fresh" draws new weights from ``random_state``, "keep" starts from the module's own weights. "auto" keeps them
+        where a layer's weights are not as torch's own initialisation draws them (the network was trained before, or
+        initialised by you) and warns that it does; else it draws. Parameters with ``requires_grad=False`` are never
+        changed.
     prox : {"auto", "fista"}
         How the z_L-update is solved: by the loss's exact prox where it has one, or as the paper does.
     random_state : int, default 0
@@ -117,7 +121,7 @@ def train(
     >>> result.status.name
     'MAX_ITER'
     """
-    trainer = sample_trainer(
+    prepared = sample_trainer(
         model,
         X,
         y,
@@ -137,7 +141,8 @@ def train(
         method=method,
         communicator=communicator,
         **options,
-    ).trainer
+    )
+    trainer = prepared.trainer
     try:
         result = trainer.fit()
     except BatchError:
@@ -146,6 +151,8 @@ def train(
         raise
     if isinstance(model, nn.Module):
         copy_into(model, result.module)
+        params = trainer.state.params if trainer.units is None else trainer.units.fold(trainer.state.params)
+        check_same_outputs(model, result.module, trainer.engine.chain, params, trainer.scaling, prepared.few)
     return result
 
 

@@ -4,6 +4,7 @@ from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
 from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.elementwise import Elementwise
+from dladmm.blocks.frozen import Frozen
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
 from dladmm.blocks.grouped_affine import GroupedAffine
@@ -21,6 +22,7 @@ __all__ = [
     "Composed",
     "Convolution",
     "Elementwise",
+    "Frozen",
     "Generic",
     "GraphConv",
     "GroupedAffine",

@@ -131,6 +131,10 @@ class Block(ABC):
         """``g(B, v)`` of the trained network: another than ``forward`` where statistics of the batch are part of g."""
         return self.forward(params, v)
 
+    def module_input(self, v: Tensor) -> Tensor:
+        """Its input v as :meth:`to_module`'s module takes it."""
+        return v
+
     def observe(self, params: Params, v: Tensor) -> None:
         """Take statistics of the training data, where :meth:`evaluate` needs them."""
         return

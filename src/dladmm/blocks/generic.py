@@ -33,7 +33,10 @@ class Generic(Block):
         self.linear = isinstance(module, nn.Linear) if linear is None else linear
         self.continuous = continuous
         self.n_out = module.out_features if isinstance(module, nn.Linear) else None
-        self.penalised = tuple(name for name, p in module.named_parameters() if p.ndim > 1)
+        self.frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
+        """Parameters that are not trained: the module's own values hold."""
+        trained = ((name, p) for name, p in module.named_parameters() if name not in self.frozen)
+        self.penalised = tuple(name for name, p in trained if p.ndim > 1)
 
     def __repr__(self) -> str:
         return f"Generic({self.module!r})"
@@ -43,7 +46,8 @@ class Generic(Block):
 
         Vectors whose entries are all equal stay as they are: those are gains, such as a normalisation's.
         """
-        own = {name: p.detach().double().cpu().clone() for name, p in self.module.named_parameters()}
+        trained = ((name, p) for name, p in self.module.named_parameters() if name not in self.frozen)
+        own = {name: p.detach().double().cpu().clone() for name, p in trained}
         if generator is None:
             return own
         for p in own.values():
@@ -81,10 +85,11 @@ class Generic(Block):
             part.momentum = momentum
 
     def _buffers(self, v: Tensor) -> Params:
-        """Copies of the module's buffers where v lives: a forward pass may write into them."""
+        """Copies of the module's buffers where v lives (a forward pass may write into them), and frozen parameters."""
+        held = [(name, p.detach()) for name, p in self.module.named_parameters() if name in self.frozen]
         return {
             name: b.to(device=v.device, dtype=v.dtype if b.is_floating_point() else b.dtype, copy=True)
-            for name, b in self.module.named_buffers()
+            for name, b in [*self.module.named_buffers(), *held]
         }
 
     def to_module(self, params: Params) -> nn.Module:
@@ -93,8 +98,8 @@ class Generic(Block):
         if some is not None:
             module = module.to(device=some.device, dtype=some.dtype)
             with torch.no_grad():
-                for name, p in module.named_parameters():
-                    p.copy_(params[name])
+                for name, value in params.items():
+                    module.get_parameter(name).copy_(value)
         return module
 
     def update_parameters(

@@ -103,6 +103,9 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
 
     # Training --------------------------------------------------------------------------------------------------
 
+    _start = "fresh"
+    """``init`` of :func:`dladmm.train` for a network that was not trained by this estimator before."""
+
     def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -130,7 +133,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
                 y,
                 loss=loss,
                 regularizer=self.regularizer,
-                init="keep" if keep else "fresh",
+                init="keep" if keep else self._start,
                 random_state=seed,
                 device=device,
                 dtype=dtype,

@@ -60,7 +60,7 @@ class Incremental:
             y,
             loss=loss,
             regularizer=own.regularizer,
-            init="keep" if keep else "fresh",
+            init="keep" if keep else own._start,
             random_state=self._online_seed,
             device=check_device(own.device),
             dtype="float32" if own.dtype == "auto" else own.dtype,

@@ -32,7 +32,8 @@ class ModuleClassifier(MLPClassifier):
     ----------
     module_factory : callable, optional
         ``module_factory(n_features, n_classes)`` returns an ``nn.Sequential`` that ends in
-        ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units.
+        ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
+        started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
 
     Attributes
     ----------
@@ -83,6 +84,11 @@ class ModuleClassifier(MLPClassifier):
             callbacks=callbacks, verbose=verbose,
         )  # fmt: skip
         self.module_factory = module_factory
+
+    @property
+    def _start(self) -> str:  # type: ignore[override]
+        """Weights that the factory loads or trains are started from, those that torch draws are drawn anew."""
+        return "fresh" if self.module_factory is None else "auto"
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
         make = self.module_factory or _one_hidden_layer

@@ -87,6 +87,10 @@ class Chain:
             x = block.evaluate(block_params, x)
         return x
 
+    def module_inputs(self, x: Tensor) -> Tensor:
+        """Inputs x (N, ...) of the chain as its torch module takes them."""
+        return self.blocks[0].module_input(x)
+
     @torch.no_grad()
     def observe(self, params: Sequence[Params], x: Tensor) -> None:
         """Update the statistics of blocks that have them (batch norm) by a forward pass over the training data."""

@@ -13,6 +13,7 @@ from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block
 from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.elementwise import Elementwise
+from dladmm.blocks.frozen import Frozen
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.linear_map import LINEAR_LAYERS, Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
@@ -20,6 +21,9 @@ from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
 from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.network.recurrent_module import Recurrent
+
+_NAMES = {"weight": "W", "bias": "b"}
+"""The blocks' names of a torch layer's parameters."""
 
 
 def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Block]:
@@ -30,12 +34,18 @@ def blocks_of(layers: Sequence[nn.Module], sequences: bool = False) -> list[Bloc
     """
     blocks: list[Block] = []
     for layer in layers:
-        if isinstance(layer, Recurrent):
+        frozen = [not p.requires_grad for p in layer.parameters()]
+        if isinstance(layer, Recurrent) and not any(frozen):
             blocks += [RecurrentStates(layer), StateSelection(layer.rnn.hidden_size, layer.last)]
             sequences = not layer.last
             continue
-        block = _block_of(layer)
-        blocks.append(Positionwise(block) if sequences and isinstance(block, Affine) else block)
+        # A block with exact updates trains all of its parameters or none; what is frozen in part becomes Generic
+        block = Generic(layer) if any(frozen) and not all(frozen) else _block_of(layer)
+        if sequences and isinstance(block, Affine):
+            block = Positionwise(block)
+        if any(frozen) and isinstance(block, (Affine, Positionwise, Convolution)):
+            block = Frozen(block, {_NAMES[name]: p for name, p in layer.named_parameters()})
+        blocks.append(block)
         sequences = sequences and block.keeps_positions
     return merge_linear_maps(blocks)
 

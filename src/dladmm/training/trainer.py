@@ -76,7 +76,7 @@ class Trainer:
         comm: Communicator = ALONE,
         shards: Shards | None = None,
     ) -> None:
-        self._scaling, self.units, self._seed, self.comm, self._batches = scaling, units, seed, comm, batches
+        self.scaling, self.units, self._seed, self.comm, self._batches = scaling, units, seed, comm, batches
         self._agreement = Agreement(comm)
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
@@ -153,7 +153,7 @@ class Trainer:
 
     def _module(self, params: list[dict[str, Tensor]]) -> nn.Module:
         self.engine.chain.observe(params, self.engine.x)
-        params = params if self._scaling is None else self._scaling.fold(params)
+        params = params if self.scaling is None else self.scaling.fold(params)
         return self.engine.chain.to_module(params if self.units is None else self.units.fold(params))
 
     def present_network(self) -> nn.Module:

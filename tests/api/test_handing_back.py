@@ -1,0 +1,43 @@
+"""What is handed back is compared with what was trained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dladmm import train
+from dladmm.api.handing_back import ModuleDiffers, RoundedScaling, check_same_outputs
+from dladmm.network.chain import from_module
+
+X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(int)
+
+
+class Hidden(nn.Sequential):
+    """A sequence of layers that does more than its layers say."""
+
+    def forward(self, x):
+        return 3 * super().forward(x) + 1
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated", "streaming"])
+def test_a_module_that_computes_something_else_is_not_handed_back(mode):
+    with pytest.raises(ModuleDiffers, match="Hidden does not compute what was trained"):
+        train(Hidden(nn.Linear(5, 2)), X, Y, mode=mode, max_iter=2)
+
+
+def test_modes_of_the_parts_are_left_as_they_are():
+    network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    network[1].eval()
+    train(network, X, Y, mode="accelerated", max_iter=2)
+    assert [part.training for part in network] == [True, False, True, True]
+
+
+def test_rounding_of_the_folded_scaling_is_said():
+    network = nn.Sequential(nn.Linear(5, 2))
+    chain = from_module(network)
+    params = [{"W": network[0].weight.detach() + 1, "b": network[0].bias.detach()}]
+    with pytest.warns(RoundedScaling, match="float64"):
+        check_same_outputs(network, network, chain, params, None, torch.as_tensor(X))
