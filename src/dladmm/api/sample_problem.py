@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
+from dladmm.api.given_model import check_names, init_of
 from dladmm.api.handing_back import COMPARED_ROWS
 from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
@@ -32,7 +33,6 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss
 from dladmm.network.chain import Chain, from_module, jump_settings
-from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
@@ -97,7 +97,7 @@ def sample_trainer(
     make_options(preset, **options)  # nothing is read of a stream before all else has been checked
     held = None if validation is None else check_validation(validation)
     the_loss = _loss(loss)
-    _check_names(model, init, prox, method, streams)
+    check_names(model, init, prox, method, streams)
     if scale_targets not in (None, True, False):
         raise InputError(f"scale_targets must be True, False or None, got {scale_targets!r}.")
     source = None
@@ -118,7 +118,7 @@ def sample_trainer(
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **jump_settings(chain) | options)
     penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain)
-    init = _init(init, model)
+    init = init_of(init, model)
     if init == "keep" and isinstance(model, nn.Module):
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
@@ -240,43 +240,6 @@ def _units(checks: RowChecks, target: Tensor, rows: Batch) -> Units | None:
         weight = rows.weight.double() if weight is None else weight * rows.weight.double()
     found = checks.loss.units(target, weight, checks.comm)
     return None if found is None else found.check(checks.dtype)
-
-
-def _check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:
-    if init not in ("auto", "fresh", "keep"):
-        raise InputError(f"init must be 'auto', 'fresh' or 'keep', got {init!r}.")
-    if init == "keep" and isinstance(model, Chain):
-        raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
-    if isinstance(model, nn.Module):
-        refuse_unseen_parts(model)
-        own = list(model.parameters())
-        if own and not any(p.requires_grad for p in own):
-            raise InputError(
-                "every parameter of the network has requires_grad=False: nothing is left to train. Set it for the "
-                "layers that should be trained."
-            )
-    if prox not in ("auto", "fista"):
-        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
-    if streams and prox != "auto":
-        raise InputError("mode='streaming' has no z_L-update to solve: leave prox out.")
-    if streams and method is not None:
-        raise InputError("mode='streaming' is a method itself: leave mode or method out.")
-
-
-def _init(init: str, model: nn.Module | Chain) -> str:
-    """ "keep" or "fresh"; "auto" keeps weights that are not as torch draws them, and says so."""
-    if init != "auto":
-        return init
-    layer = None if isinstance(model, Chain) else trained_layer(model)
-    if layer is None:
-        return "fresh"
-    warnings.warn(
-        f"the weights of layer {layer!r} are not as torch draws them: training starts from the weights of the network, "
-        "as init='keep' does. Give init='keep' to say so yourself, or init='fresh' to draw new ones.",
-        StartsFromWeights,
-        stacklevel=5,
-    )
-    return "keep"
 
 
 def _few(X: Any, dtype: torch.dtype, device: torch.device, n: int = 2) -> Tensor:

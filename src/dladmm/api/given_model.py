@@ -1,0 +1,51 @@
+"""The model argument of ``train``: what is refused, and whether its weights are kept."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from dladmm.base.errors import InputError
+from dladmm.engine.method import MethodFactory
+from dladmm.network.chain import Chain
+from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
+
+
+def check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:
+    """Raise where names of ``train`` are wrong, or the module holds what a chain would leave out."""
+    if init not in ("auto", "fresh", "keep"):
+        raise InputError(f"init must be 'auto', 'fresh' or 'keep', got {init!r}.")
+    if init == "keep" and isinstance(model, Chain):
+        raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
+    if isinstance(model, nn.Module):
+        refuse_unseen_parts(model)
+        own = list(model.parameters())
+        if own and not any(p.requires_grad for p in own):
+            raise InputError(
+                "every parameter of the network has requires_grad=False: nothing is left to train. Set it for the "
+                "layers that should be trained."
+            )
+    if prox not in ("auto", "fista"):
+        raise InputError(f"prox must be 'auto' or 'fista', got {prox!r}.")
+    if streams and prox != "auto":
+        raise InputError("mode='streaming' has no z_L-update to solve: leave prox out.")
+    if streams and method is not None:
+        raise InputError("mode='streaming' is a method itself: leave mode or method out.")
+
+
+def init_of(init: str, model: nn.Module | Chain) -> str:
+    """ "keep" or "fresh"; "auto" keeps weights that are not as torch draws them, and says so."""
+    if init != "auto":
+        return init
+    layer = None if isinstance(model, Chain) else trained_layer(model)
+    if layer is None:
+        return "fresh"
+    warnings.warn(
+        f"the weights of layer {layer!r} are not as torch draws them: training starts from the weights of the network, "
+        "as init='keep' does. Give init='keep' to say so yourself, or init='fresh' to draw new ones.",
+        StartsFromWeights,
+        stacklevel=5,
+    )
+    return "keep"
