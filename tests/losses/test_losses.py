@@ -19,11 +19,14 @@ from dladmm.compute import execution
 from dladmm.compute.execution import Execution
 from dladmm.losses import (
     LOSSES,
+    Absolute,
     BinaryLogistic,
     CallableLoss,
     CrossEntropy,
     Huber,
     Loss,
+    Poisson,
+    Quantile,
     Risk,
     Squared,
     SquaredHinge,
@@ -32,7 +35,11 @@ from dladmm.losses import (
 from dladmm.losses.classification import softmax_prox
 from dladmm.solvers.fista import fista
 
-EVERY: list[Loss] = [CrossEntropy(), BinaryLogistic(), SquaredHinge(), Squared(), Huber(), Huber(0.3)]
+OF_ENTRIES: list[Loss] = [
+    *(BinaryLogistic(), SquaredHinge(), Squared(), Huber(), Huber(0.3)),
+    *(Absolute(), Quantile(0.9), Quantile(0.2, width=0.5), Poisson(), Poisson(cap=2.0)),
+]
+EVERY: list[Loss] = [CrossEntropy(), *OF_ENTRIES]
 every = pytest.mark.parametrize("loss", EVERY, ids=str)
 N, K = 40, 5
 
@@ -40,6 +47,8 @@ N, K = 40, 5
 def problem(loss: Loss, scale: float, seed: int, soft: bool = False) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(seed)
     v = scale * torch.randn(N, K, generator=rng, dtype=torch.float64)
+    if isinstance(loss, Poisson):
+        return v, torch.poisson(torch.full_like(v, min(scale, 5.0)), generator=rng)
     if loss.kind == "regression":
         return v, scale * torch.randn(N, K, generator=rng, dtype=torch.float64)
     if soft and isinstance(loss, CrossEntropy):
@@ -105,7 +114,7 @@ def test_cross_entropy_prox_against_wright_omega() -> None:
             np.testing.assert_allclose(z[i], c[i] - w(s), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", [BinaryLogistic(), SquaredHinge(), Squared(), Huber(), Huber(0.3)], ids=str)
+@pytest.mark.parametrize("loss", OF_ENTRIES, ids=str)
 def test_prox_against_a_scalar_minimiser(loss: Loss) -> None:
     """These losses are sums over the entries, so one entry at a time is a reference."""
     v, target = problem(loss, 3.0, 1)
@@ -156,13 +165,17 @@ def test_H_is_an_upper_bound(loss: Loss, rng: torch.Generator) -> None:
 
 @every
 def test_H_is_attained(loss: Loss) -> None:
-    """Two equal logits far above the rest for softmax, zero for the others."""
+    """Two equal logits far above the rest for softmax, above the cap for counts, zero for the others."""
     z = torch.zeros(1, K, dtype=torch.float64)
     if isinstance(loss, CrossEntropy):
         z[0, 2:] = -60
+    if isinstance(loss, Poisson):
+        z += math.log(loss.cap) + 1
     target = problem(loss, 1.0, 5)[1][:1] if loss.kind == "classification" else torch.zeros_like(z)
     step = torch.zeros_like(z)
     step[0, :2] = torch.tensor([1e-4, -1e-4])
+    if isinstance(loss, Quantile):
+        step = step.abs() if loss.q < 0.5 else -step.abs()
     change = (loss.gradient(z + step, target) - loss.gradient(z, target)).norm()
     assert change >= 0.999 * loss.H * step.norm()
 
@@ -328,7 +341,7 @@ def test_targets_that_cannot_be(loss: str, y: Tensor, n_outputs: int, words: str
         (
             lambda: get_loss("hinge"),
             InputError,
-            "unknown loss 'hinge'; known: binary_logistic, cross_entropy",
+            "unknown loss 'hinge'; known: absolute, binary_logistic, cross_entropy",
         ),
         (lambda: get_loss(None), InputTypeError, "loss must be a name"),  # type: ignore[arg-type]
         (lambda: Huber(0.0), InputError, "delta must be a finite number > 0; got 0.0"),

@@ -24,7 +24,7 @@ from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
 from dladmm.engine.options import AutoMode, given, make_options
-from dladmm.estimators.checks import dense, finite_output, progress, widths
+from dladmm.estimators.checks import dense, finite_output, keep_state, progress, widths
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
@@ -263,7 +263,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         """Set the fitted attributes; weights are those for unscaled X."""
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self._keep_state(result)
+        keep_state(self, result)
         self.n_iter_, self.n_networks_ = result.history.n_iter, 1
         layers = [layer for layer in result.module.children() if isinstance(layer, nn.Linear)]
         self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]

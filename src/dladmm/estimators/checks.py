@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.callbacks import Callback, ProgressBar
+from dladmm.training.result import Result
 
 
 def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
@@ -60,3 +61,10 @@ def finite_output(output: Tensor) -> Tensor:
 def dense(X: Any) -> Any:
     """X as a dense array."""
     return X.toarray() if sparse.issparse(X) else np.asarray(X)
+
+
+def keep_state(estimator: Any, result: Result) -> None:
+    """Set ``state_`` in convergent mode, for those who study the method; elsewhere variables of the rows are let go."""
+    estimator.__dict__.pop("state_", None)
+    if estimator.mode == "convergent" and result.state is not None:
+        estimator.state_ = result.state

@@ -23,7 +23,7 @@ from dladmm.callbacks import Callback
 from dladmm.compute.sparse import csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.engine.options import Mode, given
-from dladmm.estimators.checks import classes_of, finite_output, progress, widths
+from dladmm.estimators.checks import classes_of, finite_output, keep_state, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.graph import check_node_features, check_node_mask
@@ -172,7 +172,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self._keep_state(result)
+        keep_state(self, result)
         self.n_iter_ = result.history.n_iter
         # weights for unscaled features
         self.coefs_ = [W.detach().cpu().numpy().T.copy() for W in result.module.parameters()]

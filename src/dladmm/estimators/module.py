@@ -10,6 +10,7 @@ from torch import nn
 from dladmm.base.errors import InputTypeError
 from dladmm.callbacks import Callback
 from dladmm.engine.options import Mode
+from dladmm.estimators.checks import keep_state
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
@@ -113,7 +114,7 @@ class ModuleClassifier(MLPClassifier):
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_ = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        self._keep_state(result)
+        keep_state(self, result)
         self.n_iter_, self.n_networks_ = result.history.n_iter, 1
         self.loss_, self._loss = result.history.last("loss"), loss
 

@@ -57,12 +57,6 @@ class Saved:
         held.pop("state_", None)
         return held
 
-    def _keep_state(self, result: Result) -> None:
-        """Set ``state_`` in convergent mode, for those who study the method; elsewhere the rows are let go."""
-        self.__dict__.pop("state_", None)
-        if getattr(self, "mode", None) == "convergent" and result.state is not None:
-            self.state_ = result.state
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The fitted estimator that ``save`` wrote, on the CPU."""

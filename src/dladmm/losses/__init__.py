@@ -16,11 +16,14 @@ from dladmm.losses.base import Loss, Risk
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
+from dladmm.losses.poisson import Poisson
+from dladmm.losses.quantile import Absolute, Quantile
 from dladmm.losses.regression import Huber, Squared
 from dladmm.losses.units import Units, foldable
 
 LOSSES: dict[str, type[Loss]] = {
-    cls.name: cls for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge)
+    cls.name: cls
+    for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge, Absolute, Quantile, Poisson)
 }
 
 
@@ -31,12 +34,15 @@ def get_loss(spec: str | dict[str, Any] | Loss) -> Loss:
 
 __all__ = [
     "LOSSES",
+    "Absolute",
     "BinaryLogistic",
     "CallableLoss",
     "CrossEntropy",
     "CrossFitted",
     "Huber",
     "Loss",
+    "Poisson",
+    "Quantile",
     "Risk",
     "Squared",
     "SquaredHinge",
