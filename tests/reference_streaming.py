@@ -10,8 +10,20 @@ import numpy as np
 
 class ReferenceStreaming:
     def __init__(
-        self, W, b, n_batches, damping=10.0, beta=0.5, c=1.5, kappa=0.3, rel=0.5, smooth=0.1, lam=0.0
+        self,
+        W,
+        b,
+        n_batches,
+        damping=10.0,
+        beta=0.5,
+        c=1.5,
+        kappa=0.3,
+        rel=0.5,
+        smooth=0.1,
+        lam=0.0,
+        sketches=None,
     ):
+        self.sketches = sketches  # of every layer, where the metrics are thin
         self.W, self.b = [w.copy() for w in W], [v.copy() for v in b]
         self.average = [(w.copy(), v.copy()) for w, v in zip(W, b, strict=True)]
         self.K, self.damping, self.beta, self.c, self.kappa = n_batches, damping, beta, c, kappa
@@ -80,7 +92,12 @@ class ReferenceStreaming:
     def factor(self):
         for l, (G, mu, v) in enumerate(self.stats):
             C = G - np.outer(mu, mu)
-            inverse = np.linalg.inv(C + self.damping * np.trace(C) / len(C) * np.eye(len(C)))
+            eigenvalue = np.trace(C) / len(C)
+            if self.sketches is not None:
+                S = self.sketches[l]
+                eigenvalue = np.mean([s @ C @ s for s in S.T]) / len(C)
+                C = C @ S @ np.linalg.pinv(S.T @ C @ S, rcond=1e-12, hermitian=True) @ S.T @ C
+            inverse = np.linalg.inv(C + self.damping * eigenvalue * np.eye(len(C)))
             self.metric[l] = (inverse, mu, np.sqrt(v + 1e-20))
 
     def measure(self, A, Z, P, t, M, total, n):

@@ -19,6 +19,7 @@ from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.regularizers import L2, NonNegative, NoPenalty
+from dladmm.solvers import metric
 from reference_streaming import ReferenceStreaming
 
 N, WIDTHS, BATCHES = 60, [7, 9, 8, 4], 24
@@ -45,10 +46,16 @@ def problem(seed=0, penalty=None, passes=8, options=None, widths=WIDTHS):
 
 @pytest.mark.parametrize("lam", [0.0, 3.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_twenty_batches_agree_with_the_literal_reference(seed, lam):
+@pytest.mark.parametrize("thin", [False, True])
+def test_twenty_batches_agree_with_the_literal_reference(seed, lam, thin, monkeypatch):
+    sketches = None
+    if thin:
+        monkeypatch.setattr(metric, "THIN_FROM", 2)
+        monkeypatch.setattr(metric, "ALIGNED", 4)
+        sketches = [metric.random_signs(n, 2).double().numpy() for n in WIDTHS[:-1]]
     method, state, _, _ = problem(seed, L2(lam) if lam else None)
     W, b = [p.numpy() for p in state.W], [p.numpy() for p in state.b]
-    reference = ReferenceStreaming(W, b, 3 * 8, lam=lam / N)
+    reference = ReferenceStreaming(W, b, 3 * 8, lam=lam / N, sketches=sketches)
     for number in range(7):
         for batch in method.batches.one_pass(number):
             method.step(batch)

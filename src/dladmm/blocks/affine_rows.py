@@ -17,6 +17,7 @@ from dladmm.compute.chunks import in_chunks
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
 from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
+from dladmm.solvers.metric import Metric
 from dladmm.solvers.subproblems import Anchor, Step, Term, line_search, majorised_length, solved_step
 
 ROWS_PER_INPUT = 4
@@ -67,19 +68,16 @@ class Rows:
         return self._totals(self.work.own_sum(adjoint_of_rows, self.as_rows(E), self.A), with_column_sums)
 
     def add_direction(
-        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Metric
     ) -> None:
-        """With fewer rows than outputs ``E^T (A metric)``, which is the shorter of the two products."""
-        work, n, E = self.work, self.n_inputs, self.as_rows(E)
+        """With fewer rows than outputs ``E^T ([A, 1] K)``, which is the shorter of the two products."""
+        work, E = self.work, self.as_rows(E)
         plain = work.shards is None and work.one_chunk(len(E)) and not work.how.rounded_directions
         if plain and decay is None and len(E) < len(running):
-            inputs = torch.addmm(metric[n], self.A, metric[:n])
-            running.addmm_(work.counted(E).T, inputs, beta=keep, alpha=1 - keep)
+            running.addmm_(work.counted(E).T, metric.of_rows(self.A), beta=keep, alpha=1 - keep)
             return
         product, sums = work.sum(adjoint_of_rows, E, self.A)
-        gradient = product if decay is None else product + decay
-        running.addmm_(gradient, metric[:n], beta=keep, alpha=1 - keep)
-        running.addr_(sums.to(running.dtype), metric[n], alpha=1 - keep)
+        metric.add_to(running, keep, product if decay is None else product + decay, sums.to(running.dtype))
 
     def mean(self) -> Tensor:
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
@@ -87,13 +85,13 @@ class Rows:
 
         return self.work.sum(of_rows, self.A)[0] / self.samples
 
-    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def moments(self, centre: Tensor | None, sketch: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """In the precision of the run: about a centre near the mean nothing cancels."""
 
         def of_rows(work: Work, A: Tensor) -> tuple[Tensor, ...]:
             centred = A if centre is None else A - centre
             shares = work.counted(centred) / self.samples
-            second = centred.T @ shares
+            second = centred.T @ (shares if sketch is None else shares @ sketch)
             return (second,) if centre is None else (second, shares.T @ A.new_ones(len(A)))
 
         second, *first = self.work.sum(of_rows, self.A)

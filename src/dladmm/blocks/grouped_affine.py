@@ -14,6 +14,7 @@ from dladmm.compute.passes import column_sums, squared_norm, total_square
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.least_squares import update_linear_parameters
+from dladmm.solvers.metric import Metric
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
@@ -127,24 +128,20 @@ class GroupedRows:
         return product, sums, ones[0] if ones else None
 
     def add_direction(
-        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Metric
     ) -> None:
-        n, A = self.n_inputs, self.block.split(self.v)
-        if decay is None and self.work.shards is None and len(E) < running.shape[1]:
-            inputs = torch.baddbmm(metric[:, n : n + 1], A, metric[:, :n])
-            errors = self.block.split(self.work.counted(E))
-            running.baddbmm_(errors.mT, inputs, beta=keep, alpha=1 - keep)
+        A, E = self.block.split(self.v), self.block.split(self.work.counted(E))
+        if decay is None and self.work.shards is None and E.shape[1] < running.shape[1]:
+            running.baddbmm_(E.mT, metric.of_rows(A), beta=keep, alpha=1 - keep)
             return
-        E = self.block.split(self.work.counted(E))
         product, sums = self.work.total(torch.bmm(E.mT, A), E.sum(1))
-        gradient = product if decay is None else product + decay
-        running.baddbmm_(gradient, metric[:, :n], beta=keep, alpha=1 - keep)
-        running.baddbmm_(sums[:, :, None], metric[:, n : n + 1], alpha=1 - keep)
+        metric.add_to(running, keep, product if decay is None else product + decay, sums)
 
     def mean(self) -> Tensor:
         return self.column_sums() / self.samples
 
-    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def moments(self, centre: Tensor | None, sketch: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert sketch is None  # the metrics of groups are full
         A = self.block.split(self.v)
         centred = A if centre is None else A - centre[:, None]
         counts = self.work.counts

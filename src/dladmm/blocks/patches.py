@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
+from dladmm.solvers.metric import Metric
 from dladmm.solvers.subproblems import Term
 
 if TYPE_CHECKING:
@@ -41,25 +42,23 @@ class Patches:
         return product, sums, ones
 
     def add_direction(
-        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Metric
     ) -> None:
         product, sums, _ = self.adjoint(E, False)
-        gradient = torch.zeros_like(running)
-        gradient[..., : self.n_inputs] = product if decay is None else product + decay
-        gradient[..., self.n_inputs] = sums.reshape(gradient.shape[:-1])
-        running.lerp_(gradient @ metric, 1 - keep)
+        gradient = product.to(running.dtype) if decay is None else product.to(running.dtype) + decay
+        metric.add_to(running, keep, gradient, sums.to(running.dtype).reshape(running.shape[:-1]))
 
     def mean(self) -> Tensor:
         return self.column_sums() / self.samples
 
-    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def moments(self, centre: Tensor | None, sketch: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """From the Gram matrix of the patches themselves, which is float64."""
-        gram = self.gram() / self.samples
-        if centre is None:
-            return gram, None
-        mean, c = self.mean(), centre.double()
-        outer = mean[..., :, None] * c[..., None, :]
-        return gram - outer - outer.mT + c[..., :, None] * c[..., None, :], mean - c
+        second, first = self.gram() / self.samples, None
+        if centre is not None:
+            mean, c = self.mean(), centre.double()
+            outer, first = mean[..., :, None] * c[..., None, :], mean - c
+            second = second - outer - outer.mT + c[..., :, None] * c[..., None, :]
+        return second if sketch is None else second @ sketch.double(), first
 
     def gram(self) -> Tensor:
         def make() -> Tensor:

@@ -1,7 +1,7 @@
 """Running sums of one block over mini-batches, and the direction its parameters take from them.
 
 For a block that is linear in its parameters the direction is the damped least-squares step of Equations 8 and 10, with
-W and b solved together, in the metric of all inputs seen so far (:func:`dladmm.solvers.least_squares.joint_metric`).
+W and b solved together, in the metric of all inputs seen so far (:mod:`dladmm.solvers.metric`).
 For any other block it is the gradient over its running root mean square, entry by entry, in units in which the block's
 output moves by about one.
 """
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from dladmm.blocks import Block, Params, Work
 from dladmm.compute.passes import squared_norm
-from dladmm.solvers.factor import damped_inverse
-from dladmm.solvers.least_squares import joint_metric
+from dladmm.solvers.metric import metric_for, padded
 from dladmm.solvers.weight_step import Operator, grouped
 
 TINY = 1e-20
@@ -62,19 +61,14 @@ class RunningBlock(Protocol):
         """Everything a resumed run needs."""
 
 
-ALIGNED = 8
-"""Rows of matrices are padded to a multiple of so many entries: products are twice as fast on a GPU then."""
-
-
 class RunningLeastSquares:
     """Running direction and running moments of the inputs of a block ``g = A W^T + b``.
 
-    The bias is a column beside W: moves and metric have ``n_in + 1`` columns (and zeros up to a multiple of
-    ``ALIGNED``), so that a direction is one product (:func:`dladmm.solvers.least_squares.joint_metric`).
+    The bias is a column beside W, so that a direction is one product.
 
-    ``second`` and ``first`` are the moments of the inputs about ``centre``, their mean when the metric was made last:
-    about it nothing cancels in float32. ``spread`` is the mean square of the gradient in g's output: the step of a
-    block is divided by its root, so that every block is asked to move its output by the same amount whatever gradient
+    ``metric.second`` and ``first`` are the moments of the inputs about ``centre``, their mean when the metric was made
+    last: about it nothing cancels in float32. ``spread`` is the mean square of the gradient in g's output: the step of
+    a block is divided by its root, so that every block is asked to move its output by the same amount whatever gradient
     reaches it.
     """
 
@@ -85,11 +79,10 @@ class RunningLeastSquares:
         W, self.bias = params["W"], "b" in params
         n, stack = operator.n_inputs, () if operator.groups == 1 else (operator.groups,)
         n_outputs = len(W) // operator.groups
-        padded = -(-(n + 1) // ALIGNED) * ALIGNED
-        self.second, self.first = W.new_zeros(*stack, n, n), W.new_zeros(*stack, n)
-        self.centre, self.spread = W.new_zeros(*stack, n), W.new_zeros(())
-        self.metric = W.new_zeros(*stack, padded, padded)
-        self._moves, self._shape = W.new_zeros(*stack, n_outputs, padded), W.shape
+        self.metric = metric_for(W, n, operator.groups)
+        self.centre, self.first = W.new_zeros(*stack, n), W.new_zeros(*stack, n)
+        self.spread = W.new_zeros(())
+        self._moves, self._shape = W.new_zeros(*stack, n_outputs, padded(n)), W.shape
         if self.bias:
             self.centre.copy_(operator.mean())
 
@@ -119,8 +112,8 @@ class RunningLeastSquares:
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
-        second, first = operator.moments(self.centre if self.bias else None)
-        self.second.lerp_(second.to(self.second.dtype), share)
+        second, first = operator.moments(self.centre if self.bias else None, self.metric.sketch)
+        self.metric.second.lerp_(second.to(self.centre.dtype), share)
         if first is not None:
             self.first.lerp_(first.to(self.first.dtype), share)
         # Per sample, not per row: the gradient is that of a mean over samples
@@ -130,19 +123,14 @@ class RunningLeastSquares:
 
     def refactor(self, damping: float) -> None:
         if self.bias:
-            self.second -= self.first[..., :, None] * self.first[..., None, :]
+            self.metric.recentre(self.first)
             self.centre += self.first
             self.first.zero_()
-        inverse = damped_inverse(self.second, damping)
-        if self.bias:
-            joint_metric(inverse, self.centre, out=self.metric)
-        else:
-            self.metric[..., : self.n_inputs, : self.n_inputs] = -inverse
-        self.metric *= (self.spread + TINY).rsqrt()
+        self.metric.renew(self.centre if self.bias else None, damping, (self.spread + TINY).rsqrt())
 
     def tensors(self) -> dict[str, Tensor]:
-        names = ("second", "first", "centre", "spread", "metric")
-        return {name: getattr(self, name) for name in names} | {"moves": self._moves}
+        found = {name: getattr(self, name) for name in ("first", "centre", "spread")}
+        return found | self.metric.tensors() | {"moves": self._moves}
 
 
 def norm(x: Tensor, work: Work) -> Tensor:

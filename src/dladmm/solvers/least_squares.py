@@ -137,24 +137,6 @@ def _added(shifts: Sequence[Tensor]) -> Tensor | None:
     return sum(shifts[1:], shifts[0]) if shifts else None
 
 
-def joint_metric(inverse: Tensor, mean: Tensor, out: Tensor) -> Tensor:
-    """K with ``[W' b'] = [d sums] K``, ``argmin (1/2N)||A W'^T + 1 b'^T + E||^2`` damped: W and b solved together.
-
-    ``d = E^T A / N`` and ``sums = 1^T E / N`` are means over the rows, ``mean = 1^T A / N``, and ``inverse`` is P, that
-    of the damped centred Gram matrix ``A^T A / N - mean mean^T``. With b eliminated
-
-        W' = -(d - sums mean^T) P,   b' = -sums - W' mean,   so   K = [[-P, P mean], [mean^T P, -1 - mean^T P mean]].
-
-    ``out`` is (n, n) with n > n_in, or a stack of such; what lies beyond ``n_in + 1`` is left alone.
-    """
-    n = inverse.shape[-1]
-    beside = (inverse @ mean[..., None])[..., 0]
-    out[..., :n, :n] = -inverse
-    out[..., :n, n] = out[..., n, :n] = beside
-    out[..., n, n] = -1 - (beside * mean).sum(-1)
-    return out
-
-
 def _add_product(d: Tensor, move: Tensor, gram: Tensor) -> None:
     """``d += move A^T A``, group by group; the sum is made within the product, which saves a pass over d."""
     if d.ndim == 2:

@@ -15,6 +15,7 @@ from dladmm.compute.passes import ratio, squared_norm, total_square, unit
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
 from dladmm.solvers.factor import Factor, damped_factor
+from dladmm.solvers.metric import Metric
 from dladmm.solvers.proximal_gram import proximal_on_gram
 from dladmm.solvers.subproblems import Params, Step, backtracked, line_search
 
@@ -53,18 +54,21 @@ class Operator(Protocol):
         """``1^T A`` in float64."""
 
     def add_direction(
-        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Tensor
+        self, running: Tensor, keep: float, E: Tensor, decay: Tensor | None, metric: Metric
     ) -> None:
-        """``running <- keep running + (1 - keep) ([E^T A, E^T 1, 0] + decay) metric`` in place, of any E.
+        """``running <- keep running + (1 - keep) [E^T A + decay, E^T 1] K`` in place, of any E.
 
-        Without a bias ``E^T 1`` is left out: the metric has zeros there.
+        Without a bias ``E^T 1`` counts nothing: K has zeros there.
         """
 
     def mean(self) -> Tensor:
         """``1^T A`` over the number of rows."""
 
-    def moments(self, centre: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """``(A - 1 c^T)^T (A - 1 c^T)`` and ``1^T (A - 1 c^T)`` over the number of rows; without c the first alone."""
+    def moments(self, centre: Tensor | None, sketch: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """``(A - 1 c^T)^T (A - 1 c^T)`` and ``1^T (A - 1 c^T)`` over the number of rows; without c the first alone.
+
+        With a ``sketch`` S the first is multiplied by it.
+        """
 
     def products(self, heading: Tensor) -> Any:
         """``A heading^T``, for :meth:`squared` and :meth:`advance`."""
