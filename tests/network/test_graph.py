@@ -11,9 +11,9 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.compute.sparse import RowSums, SparseMatrix, csr_tensor, scipy_matrix
 from dladmm.network.graph import (
     check_edge_index,
+    check_edge_weight,
     check_node_features,
     check_node_mask,
-    check_unweighted,
     normalised_adjacency,
     propagated_features,
 )
@@ -98,7 +98,7 @@ CASES = [
     ("edges of floats", lambda: check_edge_index([[0.0], [1.0]], 3), InputTypeError, "whole numbers"),
     ("edge beyond the nodes", lambda: check_edge_index([[0], [3]], 3), InputError, "nodes 0..3, but x has 3"),
     ("negative edge", lambda: check_edge_index([[0], [-1]], 3), InputError, "nodes -1..0"),
-    ("weights", lambda: check_unweighted([1.0, 0.5]), InputError, "weighted graphs are not supported"),
+    ("weights", lambda: check_edge_weight([1.0, 0.5], 3), InputError, "one number per edge"),
     ("mask of indices", lambda: check_node_mask([0, 2], 3, "train_mask"), InputTypeError, "train_mask must be a bool"),
     ("mask of text", lambda: check_node_mask(["a"], 1, "train_mask"), InputTypeError, "boolean mask"),
     ("mask too short", lambda: check_node_mask([True], 3, "train_mask"), InputError, "shape \\(3,\\)"),
@@ -121,8 +121,8 @@ def test_bad_graphs_are_refused_with_a_clear_message(call, exception, message):
 
 
 def test_weights_of_one_are_no_weights():
-    check_unweighted(torch.ones(4))
-    check_unweighted(None)
+    assert check_edge_weight(torch.ones(4), 4) is None
+    assert check_edge_weight(None, 4) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -21,6 +21,7 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Communicator, current, share
 from dladmm.network.chain import Chain
+from dladmm.network.given_graph import is_graph
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.tracing import chain_layers
 
@@ -78,7 +79,8 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
         comm: Communicator = given.get("communicator") or current()
         if comm.alone:
             return function(*args, **kwargs)
-        if callable(given["data"]) and given.get("partition") is not None:
+        parts = callable(given["data"]) and not is_graph(given["data"])
+        if parts and given.get("partition") is not None:
             raise InputError("a graph given in parts defines its own partition; leave partition out.")
         given["communicator"] = comm
         given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)

@@ -65,6 +65,7 @@ class GivenGraph:
     val_mask: Any = None
     test_mask: Any = None
     n_classes: int | None = None
+    edge_weight: Any = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> Che
     check_several_classes(loss, risk.target[train.to(settings.device)])
     held_risk = None if held_out is None else settings.risk(labels, held_out, n_outputs)
     widths = [n_features, *settings.hidden, n_outputs]
-    return CheckedGraph(features, joined_nodes(given.edge_index, n_nodes), train, risk, held_risk, widths)
+    joined = joined_nodes(given.edge_index, n_nodes, getattr(given, "edge_weight", None))
+    return CheckedGraph(features, joined, train, risk, held_risk, widths)
 
 
 def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:

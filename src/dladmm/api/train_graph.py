@@ -27,12 +27,11 @@ from dladmm.base.errors import InputError
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.datasets import GraphData
 from dladmm.engine.batches import Batch, Batches, OneBatch
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions, make_options
 from dladmm.losses import Loss, get_loss
-from dladmm.network.graph import check_unweighted
+from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
@@ -83,6 +82,7 @@ def train_graph(
         :class:`~dladmm.network.graph_part.GraphPart`.
     edge_index : array of shape (2, E), optional
         A directed graph is made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
+        Weights, where there are any, must be the same in both directions.
     y : array of shape (n_nodes,), optional
         Class indices; labels of nodes outside the masks are ignored.
     train_mask : boolean array of shape (n_nodes,), optional
@@ -98,7 +98,8 @@ def train_graph(
     validation : {"val", "test"} or boolean array of shape (n_nodes,), optional
         Nodes on which the history records loss and accuracy.
     edge_weight : array of shape (E,), optional
-        Must be all ones: the paper's graph is unweighted.
+        Weights of the edges, as PyG's ``gcn_norm`` uses them; 1 each by default, as in the paper. A graph object
+        brings its own.
     n_classes : int, optional
         Number of classes, if not all occur among the labels.
     mu : float, optional
@@ -154,7 +155,7 @@ def train_graph(
         scaled=chosen.scale_inputs, comm=comm,
     )  # fmt: skip
     clusters: ClusterBatches | None = None
-    if callable(data):
+    if callable(data) and not is_graph(data):
         with comm.together():
             part = data(comm.rank, comm.size)
         problem = part_problem(part, settings)
@@ -261,18 +262,30 @@ def _refuse_in_streaming(
 def _given(
     data: Any, edge_index: Any, y: Any, train_mask: Any, edge_weight: Any, n_classes: int | None
 ) -> GivenGraph:
-    check_unweighted(edge_weight)
-    if isinstance(data, GraphData) or (hasattr(data, "edge_index") and hasattr(data, "y")):
-        if edge_index is not None or y is not None:
-            raise InputError("edge_index and y are part of data already; give a graph or arrays, not both.")
-        check_unweighted(getattr(data, "edge_weight", None))
-        masks = {name: getattr(data, name, None) for name in ("val_mask", "test_mask")}
-        mask = getattr(data, "train_mask", None) if train_mask is None else train_mask
-        classes = getattr(data, "n_classes", None) if n_classes is None else n_classes
-        return GivenGraph(data.x, data.edge_index, data.y, mask, **masks, n_classes=classes)
+    refuse_several_graphs(data)
+    if is_graph(data):
+        if edge_index is not None or y is not None or edge_weight is not None:
+            raise InputError(
+                "edge_index, edge_weight and y are part of data already; give a graph or arrays, not both."
+            )
+        found = graph_fields(data)
+        if found.y is None:
+            raise InputError("the graph has no y, the labels of its nodes.")
+        mask = found.train_mask if train_mask is None else train_mask
+        classes = found.n_classes if n_classes is None else n_classes
+        masks = {"val_mask": found.val_mask, "test_mask": found.test_mask}
+        return GivenGraph(
+            found.x,
+            found.edge_index,
+            found.y,
+            mask,
+            **masks,
+            n_classes=classes,
+            edge_weight=found.edge_weight,
+        )
     missing = [name for name, value in (("edge_index", edge_index), ("y", y)) if value is None]
     if missing:
         raise InputError(
             f"{' and '.join(missing)} missing: give a GraphData, a PyG Data, or x with edge_index, y and train_mask."
         )
-    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes)
+    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes, edge_weight=edge_weight)

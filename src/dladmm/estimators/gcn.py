@@ -21,11 +21,11 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.compute.sparse import csr_tensor
-from dladmm.datasets import GraphData
 from dladmm.engine.options import Mode, given
 from dladmm.estimators.checks import classes_of, finite_output, keep_state, progress, widths
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
+from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
 from dladmm.network.graph import check_node_features, check_node_mask
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
@@ -113,7 +113,14 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.verbose = verbose
 
     def fit(
-        self, X: Any, y: Any = None, *, edge_index: Any = None, train_mask: Any = None, val_mask: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        edge_index: Any = None,
+        train_mask: Any = None,
+        val_mask: Any = None,
+        edge_weight: Any = None,
     ) -> Self:
         """Train the network on the labelled nodes of a graph.
 
@@ -127,8 +134,11 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
             The labelled nodes; by default the mask of the graph object.
         val_mask : boolean array of shape (n_nodes,), optional
             Nodes on which ``history_`` records validation loss and accuracy.
+        edge_weight : array of shape (E,), optional
+            Weights of the edges; a graph object brings its own.
         """
         x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
+        weights = graph_fields(X).edge_weight if is_graph(X) else edge_weight
         n_nodes = len(labels)
         chosen = check_node_mask(mask, n_nodes, "train_mask").numpy()
         seen = chosen if val is None else chosen | check_node_mask(val, n_nodes, "val_mask").numpy()
@@ -153,6 +163,7 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 regularizer=self.regularizer,
                 validation=val,
                 n_classes=len(self.classes_),
+                edge_weight=weights,
                 mode=self.mode,
                 **given(rho=self.rho, nu=self.mu),
                 w_solver=self.w_solver,
@@ -179,17 +190,25 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.n_features_in_ = self.coefs_[0].shape[0]
         self._loss = loss
 
-    def predict(self, X: Any, *, edge_index: Any = None) -> Array:
+    def predict(self, X: Any, *, edge_index: Any = None, edge_weight: Any = None) -> Array:
         """The most likely class of every node, shape (n_nodes,), of this or another graph with the same features."""
-        output = self._output(X, edge_index)
+        output = self._output(X, edge_index, edge_weight)
         return np.asarray(self.classes_[self._loss.decision(output).numpy()])
 
-    def predict_proba(self, X: Any, *, edge_index: Any = None) -> Array:
+    def predict_proba(self, X: Any, *, edge_index: Any = None, edge_weight: Any = None) -> Array:
         """Class probabilities (n_nodes, n_classes), columns in the order of ``classes_``."""
-        output = self._output(X, edge_index)
+        output = self._output(X, edge_index, edge_weight)
         return self._loss.probabilities(output.double()).numpy()
 
-    def score(self, X: Any, y: Any = None, *, edge_index: Any = None, mask: Any = "test") -> float:
+    def score(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        edge_index: Any = None,
+        mask: Any = "test",
+        edge_weight: Any = None,
+    ) -> float:
         """Accuracy on the nodes of ``mask``: "train", "val" or "test" of a graph object, or an array (n_nodes,)."""
         if isinstance(mask, str):
             if mask not in ("train", "val", "test"):
@@ -199,12 +218,16 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise InputError(f"the graph has no {name}; give mask= as a boolean array over its nodes.")
         labels = np.asarray(X.y if y is None else y)
         chosen = check_node_mask(mask, len(labels), "mask").numpy()
-        return float((self.predict(X, edge_index=edge_index)[chosen] == labels[chosen]).mean())
+        found = self.predict(X, edge_index=edge_index, edge_weight=edge_weight)
+        return float((found[chosen] == labels[chosen]).mean())
 
     @torch.no_grad()
-    def _output(self, X: Any, edge_index: Any) -> Tensor:
+    def _output(self, X: Any, edge_index: Any, edge_weight: Any) -> Tensor:
         check_is_fitted(self)
-        x, edges = (X.x, X.edge_index) if edge_index is None and hasattr(X, "edge_index") else (X, edge_index)
+        x, edges = X, edge_index
+        if edge_index is None and is_graph(X):
+            found = graph_fields(X)
+            x, edges, edge_weight = found.x, found.edge_index, found.edge_weight
         if edges is None:
             raise InputError("edge_index is missing: give a graph object, or x with edge_index.")
         weight = next(self.module_.parameters())
@@ -215,7 +238,8 @@ class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc
             )
         dense = isinstance(features, np.ndarray)
         tensor = torch.from_numpy(features) if dense else csr_tensor(features, weight.dtype, weight.device)
-        output: Tensor = self.module_(tensor.to(weight.device), torch.as_tensor(np.asarray(edges))).cpu()
+        pairs = torch.as_tensor(np.asarray(edges))
+        output: Tensor = self.module_(tensor.to(weight.device), pairs, edge_weight).cpu()
         return finite_output(output)
 
 
@@ -223,13 +247,15 @@ def _unpack(
     X: Any, y: Any, edge_index: Any, train_mask: Any, val_mask: Any
 ) -> tuple[Any, Any, Array, Any, Any]:
     """Features, edges, labels and masks of a graph object or of arrays."""
-    if isinstance(X, GraphData) or (hasattr(X, "edge_index") and hasattr(X, "x")):
+    refuse_several_graphs(X)
+    if is_graph(X):
         if edge_index is not None or y is not None:
             raise InputError(
                 "edge_index and y are part of the graph already; give a graph or arrays, not both."
             )
         train_mask = getattr(X, "train_mask", None) if train_mask is None else train_mask
-        X, edge_index, y = X.x, X.edge_index, X.y
+        found = graph_fields(X)
+        X, edge_index, y = found.x, found.edge_index, found.y
     if edge_index is None or y is None:
         raise InputError("fit needs a graph object, or X with y, edge_index and train_mask.")
     if train_mask is None:

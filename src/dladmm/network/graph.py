@@ -1,6 +1,7 @@
 """Graphs: the normalised adjacency A~, dense or sparse features, and checks of user input.
 
-``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected, unweighted graph.
+``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of the paper's Section 3.3, for an undirected graph, D the sums of its edges'
+weights; the paper's edges weigh 1.
 """
 
 from __future__ import annotations
@@ -19,27 +20,59 @@ DENSE_ENTRY_COST = 0.25
 """Time per entry of a dense matrix in a product, relative to a stored entry of a CSR matrix (2-core CPU, MKL)."""
 
 
-def normalised_adjacency(edge_index: Any, n_nodes: int) -> sparse.csr_array:
-    """``(D + I)^-1/2 (A + I) (D + I)^-1/2`` in float64, from PyG's ``edge_index`` (2, E).
+def normalised_adjacency(edge_index: Any, n_nodes: int, edge_weight: Any = None) -> sparse.csr_array:
+    """``(D + I)^-1/2 (A + I) (D + I)^-1/2`` in float64, from PyG's ``edge_index`` (2, E), as its ``gcn_norm``.
 
     An edge given in one direction counts in both, one given twice counts once, and self loops are dropped because
-    ``+ I`` adds one to every node. A node without edges has the diagonal entry 1.
+    ``+ I`` adds one to every node. A node without edges has the diagonal entry 1. With ``edge_weight`` (E,) the entries
+    of A are the weights, and a self loop that is given has its own weight in the place of 1.
 
     Returns a CSR array of shape (n_nodes, n_nodes).
     """
-    return normalised(joined_nodes(edge_index, n_nodes))
+    return normalised(joined_nodes(edge_index, n_nodes, edge_weight))
 
 
-def joined_nodes(edge_index: Any, n_nodes: int) -> sparse.csr_array:
-    """``A + I`` as a CSR array of ones: which nodes a node sees."""
+def joined_nodes(edge_index: Any, n_nodes: int, edge_weight: Any = None) -> sparse.csr_array:
+    """``A + I`` as a CSR array: which nodes a node sees, by ones or by the weights of the edges."""
     row, column = check_edge_index(edge_index, n_nodes)
+    weight = check_edge_weight(edge_weight, len(row))
     kept = row != column
+    loops = np.ones(n_nodes)
+    if weight is not None:
+        loops[row[~kept]] = weight[~kept]
+        kept &= weight > 0
     row, column = row[kept], column[kept]
-    ones = np.ones(2 * len(row))
-    pairs = (np.concatenate([row, column]), np.concatenate([column, row]))
-    adjacency = sparse.csr_array(sparse.coo_array((ones, pairs), shape=(n_nodes, n_nodes)))
-    adjacency.data[:] = 1.0
-    return sparse.csr_array(adjacency + sparse.eye_array(n_nodes))
+    if weight is None:
+        ones = np.ones(2 * len(row))
+        pairs = (np.concatenate([row, column]), np.concatenate([column, row]))
+        adjacency = sparse.csr_array(sparse.coo_array((ones, pairs), shape=(n_nodes, n_nodes)))
+        adjacency.data[:] = 1.0
+    else:
+        low, high, own = _once(row, column, weight[kept], n_nodes)
+        pairs = (np.concatenate([low, high]), np.concatenate([high, low]))
+        entries = np.concatenate([own, own])
+        adjacency = sparse.csr_array(sparse.coo_array((entries, pairs), shape=(n_nodes, n_nodes)))
+    return sparse.csr_array(adjacency + sparse.diags_array(loops))
+
+
+def _once(
+    row: np.ndarray[Any, Any], column: np.ndarray[Any, Any], weight: np.ndarray[Any, Any], n_nodes: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Every pair of nodes once, with its weight, which must be the same wherever the pair is given."""
+    low, high = np.minimum(row, column), np.maximum(row, column)
+    order = np.argsort(low * n_nodes + high, kind="stable")
+    low, high, weight = low[order], high[order], weight[order]
+    again = (low[1:] == low[:-1]) & (high[1:] == high[:-1])
+    differs = again & ~np.isclose(weight[1:], weight[:-1], rtol=1e-5, atol=0.0)
+    if differs.any():
+        k = int(np.argmax(differs))
+        raise InputError(
+            f"edge_weight: the edge between nodes {low[k]} and {high[k]} has the weights {weight[k]:g} and "
+            f"{weight[k + 1]:g}; a GCN's edges weigh the same in both directions. Make the weights symmetric, for "
+            "example by their mean."
+        )
+    first = np.concatenate([np.ones(len(low[:1]), dtype=bool), ~again])
+    return low[first], high[first], weight[first]
 
 
 def normalised(joined: sparse.csr_array) -> sparse.csr_array:
@@ -90,18 +123,23 @@ def check_edge_index(edge_index: Any, n_nodes: int) -> tuple[np.ndarray[Any, Any
     return row, column
 
 
-def check_unweighted(edge_weight: Any) -> None:
-    """Raise unless all edge weights are 1: the paper's graph is unweighted."""
+def check_edge_weight(edge_weight: Any, n_edges: int) -> np.ndarray[Any, Any] | None:
+    """Edge weights as a float64 array of shape (n_edges,), finite and not negative; None where all are 1."""
     if edge_weight is None:
-        return
-    values = (
-        edge_weight.detach().cpu().numpy() if isinstance(edge_weight, Tensor) else np.asarray(edge_weight)
-    )
-    if values.size and not np.all(values == 1):
+        return None
+    is_tensor = isinstance(edge_weight, Tensor)
+    values = edge_weight.detach().cpu().numpy() if is_tensor else np.asarray(edge_weight)
+    if values.shape not in ((n_edges,), (n_edges, 1)) or values.dtype.kind not in "biuf":
         raise InputError(
-            "edge_weight: weighted graphs are not supported, A~ of the paper is built from edges of weight 1; "
-            "leave edge_weight out to count every edge once."
+            f"edge_weight must hold one number per edge, shape ({n_edges},); got shape {values.shape} of dtype "
+            f"{values.dtype}. Features of edges are not used."
         )
+    values = values.reshape(-1).astype(np.float64)
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise InputError(
+            "edge_weight must be finite and not negative: a node's edges are divided by their sum."
+        )
+    return None if (values == 1).all() else values
 
 
 def check_node_mask(mask: Any, n_nodes: int, name: str) -> Tensor:

@@ -28,16 +28,20 @@ class GraphLayer(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """A stack of GCN layers: logits (n_nodes, n_classes) from x (n_nodes, n_features) and ``edge_index`` (2, E)."""
+    """A stack of GCN layers: logits (n_nodes, n_classes) from x (n_nodes, n_features) and ``edge_index`` (2, E).
+
+    ``edge_weight`` (E,) goes with a network that was trained with weights.
+    """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         weight = next(self.parameters())
         with torch.no_grad():
-            adjacency = csr_tensor(normalised_adjacency(edge_index, len(x)), weight.dtype, weight.device)
+            matrix = normalised_adjacency(edge_index, len(x), edge_weight)
+            adjacency = csr_tensor(matrix, weight.dtype, weight.device)
         x = x.to(weight.dtype)
         for layer in self.layers:
             x = layer(x, adjacency) if isinstance(layer, GraphLayer) else layer(x)
