@@ -1,4 +1,4 @@
-"""Graph objects as users have them, :class:`~dladmm.datasets.GraphData` or PyG's ``Data``: what is taken and refused."""
+"""Graph objects of users: :class:`~dladmm.datasets.GraphData` or PyG's ``Data``: what is taken, or refused."""
 
 from __future__ import annotations
 
