@@ -51,7 +51,7 @@ class Streamed:
         )  # fmt: skip
         self.method: Any = self.trainer.method
         self.batches_per_pass = int(self.method.batches.batches_per_pass())
-        scaling = self.trainer._scaling
+        scaling = self.trainer.scaling
         self.x_test = images.x_test if scaling is None else scaling.apply(images.x_test)
 
     def one_pass(self, tick: Callable[[], None]) -> None:

@@ -163,7 +163,7 @@ class Snapshots(Callback):
         if passes not in self.at:
             return
         seconds = time.process_time() - self.began
-        params = trainer._scaling.fold(trainer.state.params) if trainer._scaling else trainer.state.params
+        params = trainer.scaling.fold(trainer.state.params) if trainer.scaling else trainer.state.params
         network = trainer.engine.chain.to_module(params)
         self.found[passes] = measured(self.fold, chances_of(network, self.fold), seconds) | {"passes": passes}
         self.began += time.process_time() - self.began - seconds
