@@ -50,8 +50,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folder):
     done = dladmm(
-        "train", "mlp", "--dataset", "digits", "--hidden", "20", "--max-iter", 6, "--out", "r", cwd=folder
-    )
+        "train", "mlp", "--dataset", "digits", "--hidden", "20", "--mode", "convergent", "--max-iter", 6, "--out", "r",
+        cwd=folder,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
 
@@ -67,12 +68,16 @@ def test_a_run_says_what_it_does_and_writes_its_folder(run, folder):
         assert words in run.stderr
     for words in ("test accuracy", "Property 2", "Wrote the run to r"):
         assert words in run.stdout
+    assert run.stdout.index("a linear model") < run.stdout.index("About the optimisation"), (
+        "what it is worth first"
+    )
     written = {path.name for path in (folder / "r").iterdir()}
     assert {"config.toml", "history.csv", "metrics.json", "model.safetensors", "curves.png"} <= written
 
 
 def test_json_is_one_object_and_nothing_else(folder):
-    done = dladmm("train", "mlp", "--npz", "own.npz", "--hidden", "5", "--max-iter", 3, "--json", cwd=folder)
+    settings = ("--hidden", "5", "--mode", "convergent", "--max-iter", 3, "--json")
+    done = dladmm("train", "mlp", "--npz", "own.npz", *settings, cwd=folder)
     report = json.loads(done.stdout)
     assert report["iterations"] == 3
     assert report["certificate"]["covered"] is True
@@ -89,6 +94,8 @@ def test_resume_goes_on_where_the_run_stood(run, folder):
         "digits",
         "--hidden",
         "20",
+        "--mode",
+        "convergent",
         "--max-iter",
         9,
         "--out",
@@ -131,7 +138,9 @@ def test_regression_from_csv(folder):
 
 
 def test_config_file_and_flags_that_override_it(folder):
-    done = dladmm("train", "mlp", "--config", "run.toml", "--max-iter", 2, "--json", cwd=folder)
+    done = dladmm(
+        "train", "mlp", "--config", "run.toml", "--mode", "convergent", "--max-iter", 2, "--json", cwd=folder
+    )
     report = json.loads(done.stdout)
     assert report["iterations"] == 2
     assert report["settings"]["hidden"] == [12]
@@ -180,6 +189,12 @@ ERRORS = [
     (("train", "mlp", "--resume", "absent"), "config.toml does not exist"),
     (("train", "mlp", "--resume", "r", "--seed", "9"), "--seed cannot be changed"),
     (("train", "gcn", "--resume", "r"), "use: dladmm train mlp --resume r"),
+    (("train", "mlp", "--resume", "r", "--max-iter", "4"), "has made"),
+    (("train", "mlp", "--dataset", "digits", "--task", "ranking"), "task must be one of"),
+    (
+        ("train", "mlp", "--npz", "own.npz", "--task", "regression", "--loss", "cross_entropy"),
+        "change --loss or --task",
+    ),
     (("predict", "absent", "--csv", "own.csv"), "absent"),
 ]
 
@@ -216,7 +231,8 @@ def test_debug_shows_the_traceback(folder):
 def test_signals_end_the_iteration_and_say_how_to_go_on(folder, number, code):
     out = f"s{code}"
     process = subprocess.Popen(
-        [sys.executable, "-m", "dladmm", "train", "mlp", "--dataset", "digits", "--max-iter", "100000", "--out", out],
+        [sys.executable, "-m", "dladmm", "train", "mlp", "--dataset", "digits", "--mode", "convergent",
+         "--max-iter", "100000", "--out", out],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip

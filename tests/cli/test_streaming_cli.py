@@ -55,7 +55,7 @@ def test_passes_by_default(tmp_path):
     config = RunConfig(dataset="digits", mode="streaming")
     assert "max_iter" not in config.options()
     assert "max_iter" not in config.to_toml()
-    assert RunConfig(dataset="digits").options()["max_iter"] == 200
+    assert RunConfig(dataset="digits", mode="convergent").options()["max_iter"] == 200
     done = dladmm(*DIGITS, "--batch-size", 700, "--out", "r", cwd=tmp_path)
     assert f"pass {default_passes(1437, 700)}/100" in done.stderr
 
@@ -77,7 +77,8 @@ def test_refused_by_name(tmp_path, flags, words):
 
 
 def test_batch_size_needs_the_mode(tmp_path):
-    done = dladmm("train", "mlp", "--dataset", "digits", "--batch-size", 5, "--out", "r", cwd=tmp_path)
+    done = dladmm("train", "mlp", "--dataset", "digits", "--mode", "convergent", "--batch-size", 5, "--out", "r",
+                  cwd=tmp_path)  # fmt: skip
     assert done.returncode == 2
     assert "batch_size is a setting of mode='streaming'" in done.stderr
 

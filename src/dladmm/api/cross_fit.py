@@ -31,6 +31,7 @@ from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
 from dladmm.network.soft_clip import SoftClip
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
+from dladmm.training.standing import Evidence, few
 from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
@@ -146,8 +147,20 @@ def fit_cross_fitted(
     risk = Risk(loss, loss.encode(targets[few], n_outputs, kept).to(device))
     engine = Engine(network, clipped[few].to(device, kept), risk)
     state = engine.feasible_state(found, run.state.rho, run.state.nu)
-    whole = Result(run.status, run.history, run.certificate, module, state)
+    evidence = _evidence(loss, looking.score, x, encoded.to(device), folds.to(device))
+    whole = Result(run.status, run.history, run.certificate, module, state, evidence)
     return CrossFit(whole, batches.passes_until(run.history.n_iter), copies)
+
+
+def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds: Tensor) -> Evidence | None:
+    """The network by rows that its copies never saw, a linear model by rows that it never saw either."""
+    n_rows = len(x)
+    x, target, folds = (few(each) for each in (x, target, folds))
+    parts = [folds % COPIES == k for k in range(COPIES)]
+    splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
+    if score is None or len(splits) < COPIES:
+        return None
+    return Evidence(loss, score, f"{n_rows:,} training rows, each by the copy that never saw it", splits)
 
 
 def copies_for(n_rows: int) -> int:

@@ -26,6 +26,8 @@ COLUMNS = (
     "train_accuracy",
     "val_loss",
     "val_accuracy",
+    "train_r2",
+    "val_r2",
 )
 
 
@@ -39,6 +41,7 @@ class History(Mapping[str, list[Value]]):
     ``dual_optimality``       ``||grad R(z_L) + u||`` (Lemma 2)
     ``stationarity``          ``dist(0, dL_rho)`` (Property 3)
     ``descent``               by how much the Lagrangian fell
+    ``train_r2``, ``val_r2``  share of the targets' variance that a regression explains, on training and held-out rows
     ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
     ========================  ==================================================================================
     """
@@ -47,6 +50,9 @@ class History(Mapping[str, list[Value]]):
         self._columns: dict[str, list[Value]] = {name: [] for name in COLUMNS}
         for name, values in (columns or {}).items():
             self._columns[name] = list(values)
+        longest = max(len(column) for column in self._columns.values())
+        for column in self._columns.values():  # an older file lacks some
+            column += [None] * (longest - len(column))
 
     def append(self, **row: Value) -> None:
         """Add one iteration. Columns not named get ``None``."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from dladmm.base.history import Status
 from dladmm.callbacks.base import Callback
 from dladmm.engine.streaming import Streaming
-from dladmm.losses import CrossFitted
+from dladmm.losses import CrossFitted, Risk
+from dladmm.training.standing import r_squared
 
 if TYPE_CHECKING:
     from dladmm.training.trainer import Trainer
@@ -32,11 +33,14 @@ class OutOfFold(Callback):
     ----------
     best : float
         The least out-of-fold loss, at ``sharpness`` times the outputs, after iteration ``best_iteration``.
+    score : float or None
+        The out-of-fold accuracy or R^2 there.
     """
 
     def __init__(self, loss: CrossFitted) -> None:
         self.loss = loss
         self.best, self.sharpness, self.best_iteration = math.inf, 1.0, 0
+        self.score: float | None = None
         self._reference, self._waited = math.inf, 0
         self._params: list[dict[str, Tensor]] | None = None
 
@@ -55,19 +59,26 @@ class OutOfFold(Callback):
             for column, outputs in (("val_accuracy", z), ("train_accuracy", trainer.state.outputs[-1])):
                 hits = (self.loss.loss if outputs is z else self.loss).decision(outputs) == truth
                 trainer.history.amend(**{column: float(hits.double() @ weight)})
+        else:
+            trainer.history.amend(val_r2=r_squared(Risk(self.loss.loss, y), z, weight[:, None]))
         if not math.isfinite(value):
             trainer.request_stop(Status.NON_FINITE)
             return
         if value < self.best:
             self.best, self.sharpness, self.best_iteration = value, sharpness, trainer.history.n_iter
             self._params = trainer.state.clone_parameters()
+            column = "val_accuracy" if self.loss.kind == "classification" else "val_r2"
+            self.score = trainer.history[column][-1]
         if value < (1 - LEAST_GAIN) * self._reference:
             self._reference, self._waited = value, 0
         else:
             self._waited += 1
+        self._stop_when_settled(trainer)
+
+    def _stop_when_settled(self, trainer: Trainer) -> None:
         assert isinstance(trainer.method, Streaming)
         settled = self._waited >= PATIENCE and trainer.method.step_number >= FEW_STEPS[self.loss.kind]
-        if settled or value < SMALL_ENOUGH:
+        if settled or self.best < SMALL_ENOUGH:
             trainer.request_stop(Status.EARLY_STOPPED)
 
     def _judged(self, z: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
@@ -95,3 +106,28 @@ class OutOfFold(Callback):
     def on_loop_end(self, trainer: Trainer) -> None:
         if self._params is not None and self.best_iteration != trainer.history.n_iter:
             trainer.restore(self._params)
+
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        params = self._params or []
+        tensors = {f"{l}.{name}": p for l, block in enumerate(params) for name, p in block.items()}
+        meta = {
+            "best": self.best if math.isfinite(self.best) else None,
+            "score": self.score,
+            "sharpness": self.sharpness,
+            "best_iteration": self.best_iteration,
+            "reference": self._reference if math.isfinite(self._reference) else None,
+            "waited": self._waited,
+        }
+        return tensors, meta
+
+    def resume(self, trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        if meta["best"] is None:
+            return
+        self.best, self.score, self.sharpness = float(meta["best"]), meta["score"], float(meta["sharpness"])
+        self.best_iteration, self._waited = int(meta["best_iteration"]), int(meta["waited"])
+        self._reference = float(meta["reference"])
+        self._params = [{} for _ in trainer.state.params]
+        for key, tensor in tensors.items():
+            l, name = key.split(".", 1)
+            self._params[int(l)][name] = tensor.to(trainer.state.u.device)
+        self._stop_when_settled(trainer)

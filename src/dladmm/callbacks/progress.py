@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from dladmm.callbacks.base import Callback
 
@@ -28,17 +28,30 @@ class ProgressBar(Callback):
     description : str, default "training"
     stream : file, optional
         Where to write; standard error by default.
+    delay : float, default 0
+        Seconds before the bar appears on a terminal: a short run shows none.
     """
 
     every_rank = False
 
-    def __init__(self, description: str = "training", stream: TextIO | None = None) -> None:
-        self.description = description
+    def __init__(
+        self, description: str = "training", stream: TextIO | None = None, *, delay: float = 0.0
+    ) -> None:
+        self.description, self.delay = description, delay
         self.stream = sys.stderr if stream is None else stream
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        self._bar = None
-        if self.stream.isatty():
+        self._bar: Any = None
+        self._began = self._said = time.monotonic()
+        self._before = _steps(trainer)
+        self._unit = "iteration" if trainer.passes is None else "pass"
+        self._on_terminal = self.stream.isatty()
+        self._show_bar(trainer)
+
+    def _show_bar(self, trainer: Trainer) -> None:
+        """Start the bar on a terminal, once the delay is over."""
+        late = time.monotonic() - self._began >= self.delay
+        if self._on_terminal and self._bar is None and late:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -52,20 +65,18 @@ class ProgressBar(Callback):
             )
             self._bar.start()
             self._task = self._bar.add_task(self.description, total=_total(trainer), numbers="")
-        self._began = self._said = time.monotonic()
-        self._before = _steps(trainer)
-        self._unit = "iteration" if trainer.passes is None else "pass"
 
     def on_batch_end(self, trainer: Trainer) -> None:
         now = time.monotonic()
-        if now - self._said < (LIVELY if self._bar is not None else PATIENT) or trainer.passes is None:
+        if now - self._said < (LIVELY if self._on_terminal else PATIENT) or trainer.passes is None:
             return
         self._said = now
+        self._show_bar(trainer)
         if self._bar is not None:
             self._bar.update(
                 self._task, completed=_steps(trainer), total=_total(trainer), numbers=_where(trainer)
             )
-        else:
+        elif not self._on_terminal:
             left = self._seconds_left(trainer, now)
             print(f"{self.description}: {_where(trainer)}{left}", file=self.stream, flush=True)
 
@@ -77,10 +88,13 @@ class ProgressBar(Callback):
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         k = trainer.history.n_iter
+        self._show_bar(trainer)
         if self._bar is not None:
             shown = _numbers(trainer) if trainer.passes is None else f"{_where(trainer)}  {_numbers(trainer)}"
             self._bar.update(self._task, completed=_steps(trainer), total=_total(trainer), numbers=shown)
-        elif k == trainer.options.max_iter or str(k).rstrip("0") in ("1", "2", "5"):
+        elif not self._on_terminal and (
+            k == trainer.options.max_iter or str(k).rstrip("0") in ("1", "2", "5")
+        ):
             left = "" if trainer.passes is None else self._seconds_left(trainer, time.monotonic())
             print(
                 f"{self.description}: {self._unit} {k}/{trainer.options.max_iter}  {_numbers(trainer)}{left}",
@@ -118,6 +132,8 @@ def _where(trainer: Trainer) -> str:
 
 
 def _numbers(trainer: Trainer) -> str:
-    names = {"loss": "loss", "train_accuracy": "train", "val_accuracy": "val"}
+    names = {
+        "loss": "loss", "train_accuracy": "train", "val_accuracy": "val", "train_r2": "train R^2", "val_r2": "val R^2",
+    }  # fmt: skip
     latest = {label: trainer.history.last(column) for column, label in names.items()}
     return "  ".join(f"{label} {value:.4f}" for label, value in latest.items() if value is not None)

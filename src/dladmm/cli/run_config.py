@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.errors import DataError, InputError
 
 RESUMABLE = {"max_iter", "device", "out", "max_memory"}
@@ -28,7 +29,10 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 BY_MODE, ITERATIONS = -1, 200
-"""``max_iter`` that nobody gave: 200 iterations, and in streaming mode passes by the number of rows."""
+"""``max_iter`` that nobody gave: 200 iterations, and in modes with mini-batches passes by the number of rows."""
+
+MODES = ("auto", CROSS_FITTED, "convergent", "accelerated", "streaming")
+TASKS = ("auto", "classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,10 @@ class RunConfig:
     test_fraction: float = 0.2
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
-    loss: str = "cross_entropy"
+    task: str = "auto"
+    loss: str | None = None
     regularizer: str | None = None
-    mode: str = "convergent"
+    mode: str = "auto"
     preset: str = "default"
     rows: str = "all"
     rho: float | None = None
@@ -58,13 +63,16 @@ class RunConfig:
     max_iter: int = BY_MODE
     seed: int = 0
     device: str = "auto"
-    dtype: str = "float32"
+    dtype: str = "auto"
     max_memory: int | str | None = None
     out: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_iter == BY_MODE and (self.mode != "streaming" or self.network == "gcn"):
-            object.__setattr__(self, "max_iter", ITERATIONS)
+        for name, known in (("mode", MODES), ("task", TASKS)):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.network == "gcn" and self.mode == CROSS_FITTED:
+            raise InputError(f"--mode {CROSS_FITTED} is for tables; leave it out, or take accelerated.")
         if self.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.network!r}.")
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
@@ -78,6 +86,11 @@ class RunConfig:
             raise InputError(f"{' and '.join(own)} is about the columns of --csv, which was not given.")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}.")
+
+    @property
+    def iterations(self) -> int:
+        """``max_iter``, or 200 where nobody gave it."""
+        return ITERATIONS if self.max_iter == BY_MODE else self.max_iter
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -102,12 +115,11 @@ class RunConfig:
             raise InputError(message) from error
 
     def options(self) -> dict[str, Any]:
-        """The options for ``train``."""
-        chosen: dict[str, Any] = {"preset": self.preset}
-        if self.max_iter != BY_MODE:
-            chosen["max_iter"] = self.max_iter
-        if self.mode != "convergent":
-            chosen["mode"] = self.mode
+        """The options for ``train``; the mode has been decided."""
+        mode = "streaming" if self.mode == CROSS_FITTED else self.mode
+        chosen: dict[str, Any] = {"preset": self.preset, "mode": mode}
+        if self.max_iter != BY_MODE or (mode != "streaming" and self.network != "gcn"):
+            chosen["max_iter"] = self.iterations
         chosen |= {
             name: getattr(self, name)
             for name in ("rho", "nu", "max_memory", "batch_size")
@@ -145,7 +157,27 @@ def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
         raise InputError(
             f"{folder} holds a {before.network} run; use: dladmm train {before.network} --resume {folder}"
         )
+    if "max_iter" in given:
+        _check_more(before, folder, given["max_iter"])
     return replace(before, **(given | {"out": str(folder)}))
+
+
+def _check_more(before: RunConfig, folder: Path, max_iter: int) -> None:
+    """Raise if a run has made more iterations than it is now told to make."""
+    from dladmm.training.checkpoint import checkpoints, iteration_of
+
+    if before.mode == CROSS_FITTED:
+        raise InputError(
+            f"{folder} is a cross-fitted run, which ends when rows that were held out say so, and looks at them by a "
+            "plan for its number of passes: --max-iter cannot be changed when resuming; begin a new run."
+        )
+    found = checkpoints(folder / "checkpoints")
+    done = iteration_of(found[0]) if found else 0
+    if max_iter < done:
+        raise InputError(
+            f"{folder} has made {done} iterations already, more than --max-iter {max_iter}. Give more than {done}, or "
+            "leave --max-iter out; a shorter run is a new one with another --out."
+        )
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dladmm.base.errors import DataError, InputError
 from dladmm.base.table_file import read_npz
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_table import load_table
+from dladmm.cli.task import CLASSES, Task, decide
 from dladmm.compute.communicator import Communicator, share
 from dladmm.datasets import GraphData, ImageData
 from dladmm.datasets._locate import find, roots
@@ -36,7 +37,8 @@ class TableData:
 
     ``x_train`` and ``x_test`` have shape (rows, features), ``y_train`` and ``y_test`` (rows,) or (rows, n_outputs).
     ``classes`` are the label names, None for regression; ``features`` the column names, if known. ``encoder`` made x
-    from a table with text and gaps; ``notes`` say what was guessed or left out.
+    from a table with text and gaps; ``notes`` say what was guessed or left out. ``task`` says what was decided, and by
+    which loss.
     """
 
     x_train: Any
@@ -48,6 +50,7 @@ class TableData:
     features: list[str] = field(default_factory=list)
     encoder: TableEncoder | None = None
     notes: tuple[str, ...] = ()
+    task: Task = CLASSES
 
     def describe(self) -> str:
         """The sizes in words."""
@@ -62,23 +65,27 @@ def load_rows(config: RunConfig) -> TableData:
         data = datasets.load(config.dataset, data_dir=config.data_dir)
         if not isinstance(data, ImageData):
             raise InputError(f"{config.dataset} is a graph; use: dladmm train gcn --dataset {config.dataset}")
-        return rows_of(data)
+        if config.task == "regression":
+            raise InputError(f"{config.dataset} holds classes; leave --task regression out.")
+        return rows_of(data, decide(np.array([True]), config.task, config.loss).loss)
     if config.csv is not None:
         return _split_table(config)
     arrays = read_npz(Path(str(config.npz)), ())
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]])
-        encoded, n_outputs, classes = _encode(y, config.loss)
+        task = decide(y, config.task, config.loss)
+        encoded, n_outputs, classes = _encode(y, task)
         n = len(arrays["y_train"])
-        return TableData(arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:], n_outputs, classes)
+        halves = arrays["x_train"], encoded[:n], arrays["x_test"], encoded[n:]
+        return TableData(*halves, n_outputs, classes, task=task)
     arrays = read_npz(Path(str(config.npz)), ("x", "y"))
     return _split(arrays["x"], arrays["y"], [], config)
 
 
-def rows_of(data: ImageData) -> TableData:
+def rows_of(data: ImageData, loss: str = "cross_entropy") -> TableData:
     """A named data set in the form of a run; its classes are 0, 1, 2, ..."""
-    names = list(range(data.n_classes))
-    return TableData(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names)
+    names, task = list(range(data.n_classes)), replace(CLASSES, kind=get_loss(loss).kind, loss=loss)
+    return TableData(data.x_train, data.y_train, data.x_test, data.y_test, data.n_classes, names, task=task)
 
 
 def load_graph(config: RunConfig) -> Any:
@@ -132,13 +139,15 @@ def _split(x: Array, y: Array | None, features: list[str], config: RunConfig) ->
         raise InputError(
             f"x must have one row per sample and y one entry per row; got shapes {x.shape} and {y.shape}."
         )
+    task = decide(y, config.task, config.loss)
     kept, held, encoded, n_outputs, classes = split_rows(y, config)
-    return TableData(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features)
+    return TableData(x[kept], encoded[kept], x[held], encoded[held], n_outputs, classes, features, task=task)
 
 
 def _split_table(config: RunConfig) -> TableData:
     """Training and test rows of ``--csv``; fills and levels are learned from the training rows alone."""
     table = load_table(config)
+    task = decide(table.y, config.task, config.loss)
     kept, held, encoded, n_outputs, classes = split_rows(table.y, config)
     train, test = table.frame.take(kept), table.frame.take(held)
     encoder = TableEncoder.fit(train)
@@ -152,12 +161,13 @@ def _split_table(config: RunConfig) -> TableData:
         features=encoder.names,
         encoder=encoder,
         notes=(*table.notes, *encoder.notes),
+        task=task,
     )
 
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
     """Indices of training and of test rows, and the encoded targets, number of outputs and classes."""
-    encoded, n_outputs, classes = _encode(y, config.loss)
+    encoded, n_outputs, classes = _encode(y, decide(y, config.task, config.loss))
     stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None
     try:
         kept, held = train_test_split(
@@ -171,9 +181,9 @@ def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, l
     return kept, held, encoded, n_outputs, classes
 
 
-def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
+def _encode(y: Array, task: Task) -> tuple[Array, int, list[Any] | None]:
     """Encoded targets, number of outputs, and class names: labels as 0..C-1, or real targets (rows, n_outputs)."""
-    if get_loss(loss).kind == "classification":
+    if task.kind == "classification":
         if y.ndim != 1 or len(y) == 0:
             raise InputError(f"the target must hold one label per row, got shape {y.shape}.")
         classes, encoded = np.unique(y, return_inverse=True)
@@ -184,9 +194,12 @@ def _encode(y: Array, loss: str) -> tuple[Array, int, list[Any] | None]:
         target = np.atleast_1d(y).astype(np.float64)
         target = target.reshape(len(target), -1)
     except ValueError as error:
-        raise InputError(f"the target must be numbers for loss {loss}: {error}") from error
+        raise InputError(f"the target must be numbers for loss {task.loss}: {error}") from error
     return target, target.shape[1], None
 
+
+DECIDING_ROWS = 1_000_000
+"""Rows of a file read in parts whose targets decide the task."""
 
 FIRST_ROW = {"mnist": VALIDATION_ROWS, "fashion_mnist": 0}
 """Index of the first training row in an image data set's file."""
@@ -235,7 +248,8 @@ def _images(config: RunConfig, comm: Communicator) -> TableData:
         pixels = idx_rows(images, rows)
         x = pixels.reshape(len(pixels), int(np.prod(pixels.shape[1:]))).astype(np.float32) / np.float32(255)
         parts += [x, idx_rows(labels, rows).astype(np.int64)]
-    return TableData(parts[0], parts[1], parts[2], parts[3], 10, list(range(10)))
+    task = replace(CLASSES, loss=config.loss or CLASSES.loss)
+    return TableData(parts[0], parts[1], parts[2], parts[3], 10, list(range(10)), task=task)
 
 
 def _npz(config: RunConfig, comm: Communicator) -> TableData:
@@ -248,18 +262,22 @@ def _npz(config: RunConfig, comm: Communicator) -> TableData:
                 mine = share(shape_of(path, f"y_{part}")[0], comm.rank, comm.size)
                 parts += [npz_rows(path, f"{kind}_{part}", mine) for kind in ("x", "y")]
             n_outputs, classes = None, None
+            task = decide(npz_rows(path, "y_train", slice(DECIDING_ROWS)), config.task, config.loss)
         else:
             y = npz_rows(path, "y", slice(None))
+            task = decide(y, config.task, config.loss)
             kept, held, encoded, n_outputs, classes = split_rows(y, config)
             kept, held = (each[share(len(each), comm.rank, comm.size)] for each in (kept, held))
             parts = [npz_rows(path, "x", kept), encoded[kept], npz_rows(path, "x", held), encoded[held]]
     if n_outputs is not None:
-        return TableData(parts[0], parts[1], parts[2], parts[3], n_outputs, classes)
+        return TableData(parts[0], parts[1], parts[2], parts[3], n_outputs, classes, task=task)
     labels = [parts[1], parts[3]]
-    if get_loss(config.loss).kind != "classification":
+    if task.kind != "classification":
         columns = [y.astype(np.float64).reshape(len(y), -1) for y in labels]
-        return TableData(parts[0], columns[0], parts[2], columns[1], columns[0].shape[1], None)
+        return TableData(parts[0], columns[0], parts[2], columns[1], columns[0].shape[1], None, task=task)
     own = sorted({label for y in labels for label in np.unique(y).tolist()})
     everywhere = sorted({label for said in comm.texts(json.dumps(own)) for label in json.loads(said)})
     encoded_parts = [np.searchsorted(np.array(everywhere), y) for y in labels]
-    return TableData(parts[0], encoded_parts[0], parts[2], encoded_parts[1], len(everywhere), everywhere)
+    return TableData(
+        parts[0], encoded_parts[0], parts[2], encoded_parts[1], len(everywhere), everywhere, task=task
+    )

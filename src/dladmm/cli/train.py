@@ -23,7 +23,8 @@ Activation = Annotated[
     str | None, typer.Option(help="relu, leaky_relu, tanh, sigmoid, sign, step, quantised, ...")
 ]
 LossOption = Annotated[
-    str | None, typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge.")
+    str | None,
+    typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge (by the task)."),
 ]
 Penalty = Annotated[
     str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, none, ... (the mode's own).")
@@ -31,27 +32,35 @@ Penalty = Annotated[
 Mode = Annotated[
     str | None,
     typer.Option(
-        help="convergent (the paper's algorithm), accelerated, or streaming (a sweep per mini-batch)."
+        help="auto (by the data, docs/defaults.md), cross-fitted (tables), accelerated, streaming (mini-batches), "
+        "or convergent (the paper's algorithm)."
     ),
 ]
 Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
 Rho = Annotated[
     float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="classification or regression (auto: numbers with a fraction, or many different ones, are regression).",
+    ),
+]
 MaxIter = Annotated[int | None, typer.Option(help="Iterations at most (200).")]
 MaxPasses = Annotated[
     int | None,
     typer.Option(
-        help="Iterations at most (200); with --mode streaming passes over the rows (10 to 100, by their number)."
+        help="Passes over the rows at most (cross-fitted 60, streaming 10 to 100), or iterations (200)."
     ),
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="Rows of a mini-batch with --mode streaming (32 to 512, by the number of rows)."),
+    typer.Option(help="Rows of a mini-batch, where the mode has any (32 to 512, by the number of rows)."),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of the initial weights (0).")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
-Dtype = Annotated[str | None, typer.Option(help="float32 or float64.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64 (by the mode and the number of rows).")]
 MaxMemory = Annotated[
     str | None,
     typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
@@ -103,6 +112,7 @@ def train_mlp(
     ] = None,
     hidden: Hidden = None,
     activation: Activation = None,
+    task: TaskOption = None,
     loss: LossOption = None,
     regularizer: Penalty = None,
     mode: Mode = None,
@@ -125,15 +135,14 @@ def train_mlp(
 ) -> None:
     """Train a multi-layer perceptron.
 
-    Example: dladmm train mlp --dataset digits --mode streaming --batch-size 64 --max-iter 20 --out runs/digits
+    Example: dladmm train mlp --dataset digits --hidden 100,100 --out runs/digits
     """
     flags = {
         "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "drop": drop, "id": id_,
-        "separator": separator, "npz": npz, "data_dir": data_dir,
-        "test_fraction": test_fraction, "hidden": hidden, "activation": activation, "loss": loss,
-        "regularizer": regularizer, "mode": mode, "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size,
-        "max_iter": max_iter,
-        "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
+        "separator": separator, "npz": npz, "data_dir": data_dir, "test_fraction": test_fraction, "hidden": hidden,
+        "activation": activation, "task": task, "loss": loss, "regularizer": regularizer, "mode": mode,
+        "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size, "max_iter": max_iter, "seed": seed,
+        "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
     _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
 
@@ -206,6 +215,7 @@ def _run(
     as_json: bool,
     execution: tuple[int, float, bool],
 ) -> None:
+    from dladmm.api.choosing import CROSS_FITTED
     from dladmm.base.errors import InputError
     from dladmm.cli.result_table import print_result
     from dladmm.cli.run_config import merged, resumed
@@ -222,9 +232,9 @@ def _run(
         metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
         typer.echo(json.dumps({"run": str(run.folder)} | metrics))
     else:
-        print_result(
-            run.result, f"dlADMM, {settings.network} on {settings.dataset or settings.csv or settings.npz}"
-        )
+        data = settings.dataset or settings.csv or settings.npz
+        held = "unseen" if run.config.mode == CROSS_FITTED else "test"
+        print_result(run.result, f"dlADMM, {settings.network} on {data}", run.standing, held)
         typer.echo(
             f"Wrote the run to {run.folder} (config.toml, history.csv, metrics.json, model.safetensors)."
         )

@@ -12,7 +12,7 @@ split are the same for all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,10 @@ class Comparison:
             Contender.parse(name)
         if self.config.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.config.network!r}.")
+        known: dict[str, Any] = {"loss": self.config.loss or "cross_entropy", "task": "classification"}
+        dtype = "float32" if self.config.dtype == "auto" else self.config.dtype
+        settled = replace(self.config, max_iter=self.config.iterations, dtype=dtype, **known)
+        object.__setattr__(self, "config", settled)
         if self.config.network == "gcn":
             self._check_graph()
         numbers = (("seeds", self.seeds), ("max_iter", self.config.max_iter), ("passes", self.passes))
@@ -96,7 +100,7 @@ class Comparison:
             options=self.options(method),
             settings=self.settings(method, seed),
             activation=c.activation,
-            loss=c.loss,
+            loss=str(c.loss),
             dtype=c.dtype,
             diagnostics_every=1,  # measuring is not timed, and says when an accuracy was reached
         )

@@ -33,7 +33,7 @@ Start = Literal["feasible", "paper"]
 RhoRule = Literal["authors"]
 Mode = Literal["convergent", "accelerated", "streaming"]
 AutoMode = Literal["auto", "convergent", "accelerated", "streaming"]
-"""Of the estimators: "auto" chooses by the data and the settings (:mod:`dladmm.estimators.choosing`)."""
+"""Of the estimators: "auto" chooses by the data and the settings (:mod:`dladmm.api.choosing`)."""
 
 
 @dataclass(frozen=True)

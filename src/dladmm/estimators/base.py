@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from dladmm.api.choosing import best_dtype
 from dladmm.api.cross_fit import fit_cross_fitted
 from dladmm.api.train import train
 from dladmm.base.errors import InputError
@@ -37,9 +38,6 @@ Array = NDArray[Any]
 
 ITERATIONS = 200
 """The default of ``max_iter`` in the modes that see all rows in every iteration."""
-
-FLOAT64_ENTRIES = 4_000_000
-"""Entries of the largest layer up to which ``dtype="auto"`` uses float64, where it is not noticeably slower."""
 
 
 class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
@@ -239,10 +237,8 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
     def _choose_dtype(self, n_rows: int, mode: str) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        if mode == "streaming":
-            return "float32"
-        small = n_rows * max(widths(self.hidden_layer_sizes), default=1) <= FLOAT64_ENTRIES
-        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
+        widest = max(widths(self.hidden_layer_sizes), default=1)
+        return best_dtype(n_rows, widest, mode, check_device(self.device))
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
         return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)

@@ -31,6 +31,7 @@ METHOD_NAMES = {
     "dladmm": "dlADMM",
     "accelerated": "dlADMM (accelerated)",
     "streaming": "dlADMM (streaming)",
+    "cross-fitted": "dlADMM (cross-fitted)",
     "dladmm-paper": "dlADMM (paper's settings)",
     "dladmm-authors": "dlADMM (as the authors' code)",
     "gd": "GD",
@@ -75,7 +76,7 @@ class Run:
     def method(self) -> str:
         """The method's name in the settings; runs of ``dladmm train`` have only a mode."""
         mode = self.settings.get("mode")
-        own = mode if mode in ("accelerated", "streaming") else "dladmm"
+        own = mode if mode in ("accelerated", "streaming", "cross-fitted") else "dladmm"
         return str(self.settings.get("method") or own)
 
     @property

@@ -26,6 +26,7 @@ from dladmm.engine.options import TrainOptions
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
+from dladmm.training.standing import Evidence, r_squared
 
 if TYPE_CHECKING:
     from dladmm.training.trainer import Trainer
@@ -85,7 +86,7 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
 
 @torch.no_grad()
 def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | None) -> dict[str, Value]:
-    """Loss and accuracy of the network itself, on training and validation data."""
+    """Loss, and accuracy or R^2, of the network itself, on training and validation data."""
     predict = partial(engine.chain.predict, state.params)
     feasible = state.predictions[-1] is state.outputs[-1]  # then its outputs are those of the network
     if feasible and not any(block.has_statistics for block in engine.chain):
@@ -94,12 +95,24 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
         output = concatenated(engine.chunk_rows, predict, engine.x)
     loss, accuracy = score(engine.risk, output, engine.counts, engine.comm)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
+    row["train_r2"] = r_squared(engine.risk, output, engine.counts, engine.comm)
     if validation is not None:
         x, risk = validation
-        row["val_loss"], row["val_accuracy"] = score(
-            risk, concatenated(engine.chunk_rows, predict, x), comm=engine.comm
-        )
+        output = concatenated(engine.chunk_rows, predict, x)
+        row["val_loss"], row["val_accuracy"] = score(risk, output, comm=engine.comm)
+        row["val_r2"] = r_squared(risk, output, comm=engine.comm)
     return row
+
+
+def evidence_of(trainer: Trainer, restored: bool) -> Evidence | None:
+    """What says how the network that is handed out stands: it was measured last, unless another was restored."""
+
+    def measured() -> dict[str, Value]:
+        if restored:
+            return evaluate(trainer.engine, trainer.state, trainer.validation)
+        return {name: trainer.history.last(name) for name in trainer.history}
+
+    return Evidence.of(trainer, measured)
 
 
 def score(

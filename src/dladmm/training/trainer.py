@@ -35,6 +35,7 @@ from dladmm.training.diagnostics import (
     certify_run,
     diagnostics_interval,
     evaluate,
+    evidence_of,
     has_converged,
     measure,
     raises_rho,
@@ -132,7 +133,7 @@ class Trainer:
         if self.passes is not None:
             self.passes.begin()
         self._tell("on_train_begin")
-        kept = self.state
+        before = self.state
         try:
             status = self._loop()
         except BatchError:
@@ -140,15 +141,15 @@ class Trainer:
             raise
         self._complete_last_row()
         self._tell("on_loop_end")
-        if self.passes is not None and self.passes.batch > 0 and self.state is kept:  # ended in mid-pass
+        if self.passes is not None and self.passes.batch > 0 and self.state is before:  # ended in mid-pass
             self.restore(self.passes.network())
         self.engine.workspace.release()
         certificate = certify_run(self, self._restored)
         if status.complete and not certificate.covered and rose(self.history, self.start):
             status = Status.DIVERGED
-        result = Result(status, self.history, certificate, self._module(self.state.params), self.state)
-        for callback in self.told():
-            callback.on_train_end(self, result)
+        kept = self._module(self.state.params), self.state, evidence_of(self, self._restored)
+        result = Result(status, self.history, certificate, *kept)
+        self._tell("on_train_end", result)
         return result
 
     def _module(self, params: list[dict[str, Tensor]]) -> nn.Module:
@@ -182,8 +183,7 @@ class Trainer:
         self._restored = True
 
     def _loop(self) -> Status:
-        resumed = self.history.n_iter > 0
-        if resumed and has_converged(self.engine, self.state, self.options, self.history):
+        if self.history.n_iter and has_converged(self.engine, self.state, self.options, self.history):
             return Status.CONVERGED
         if self._requested is not None:
             return self._requested
@@ -291,9 +291,9 @@ class Trainer:
         """What makes an iteration, by name: a snapshot fits only a run of the same method."""
         return self.baseline or f"dladmm {self.options.mode}"
 
-    def _tell(self, hook: str) -> None:
+    def _tell(self, hook: str, *told: Any) -> None:
         for callback in self.told():
-            getattr(callback, hook)(self)
+            getattr(callback, hook)(self, *told)
 
     def told(self) -> Iterator[Callback]:
         """The callbacks of this rank: what only looks on and writes does so on the first."""
