@@ -34,7 +34,8 @@ def command(out, npz, max_iter, restarts):
             f"--nproc-per-node={RANKS}",
             "--monitor-interval=0.1",
         ),
-        *(f"--max-restarts={restarts}", "--standalone", "-m", "dladmm", "train", "mlp", "--npz", str(npz)),
+        *(f"--max-restarts={restarts}", "--standalone", "-m", "--", "dladmm", "train", "mlp"),
+        *("--npz", str(npz), "--mode", "convergent", "--nu", "1"),  # "--": torchrun has a --numa-binding
         *("--hidden", "6", "--max-iter", str(max_iter), "--dtype", "float64", "--out", str(out)),
         *("--checkpoint-every", "1", "--timeout", "20", "--json"),
     ]

@@ -150,7 +150,19 @@ def page(folder: Path, then: Callable[[], object]) -> None:
 
 def command(folder: Path) -> None:
     done = run(
-        "train", "mlp", "--dataset", "digits", "--max-iter", 1, "--hidden", "3", "--out", "run", cwd=folder
+        "train",
+        "mlp",
+        "--dataset",
+        "digits",
+        "--mode",
+        "convergent",
+        "--max-iter",
+        1,
+        "--hidden",
+        "3",
+        "--out",
+        "run",
+        cwd=folder,
     )
     require("Traceback" not in done.err, done.err)
     require(False, f"code {done.code}")

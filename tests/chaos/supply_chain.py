@@ -79,7 +79,21 @@ def commands(folder: Path) -> None:
     np.savez(folder / "own.npz", x=X, y=Y)
     (folder / "own.csv").write_text("a,b\n" + "\n".join(f"{i},{i % 2}" for i in range(40)), encoding="utf-8")
     for arguments in (
-        ("train", "mlp", "--npz", "own.npz", "--max-iter", "2", "--hidden", "3", "--out", "one", "--json"),
+        (
+            "train",
+            "mlp",
+            "--npz",
+            "own.npz",
+            "--mode",
+            "convergent",
+            "--max-iter",
+            "2",
+            "--hidden",
+            "3",
+            "--out",
+            "one",
+            "--json",
+        ),
         ("train", "mlp", "--resume", "one", "--max-iter", "3", "--json"),
         (
             "train",

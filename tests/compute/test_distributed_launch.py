@@ -33,7 +33,8 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
     assert "30 training rows, 8 test rows, 5 features, 3 classes on rank 0 of 2" in stderr
     assert "bytes per iteration on each of 2 ranks" in stderr
     assert json.loads(stdout)["traffic"]["ranks"] == 2
-    settings = RunConfig(npz=str(npz), hidden=(6,), max_iter=6, dtype="float64", out=str(tmp_path / "one"))
+    shared = {"hidden": (6,), "mode": "convergent", "max_iter": 6, "dtype": "float64"}
+    settings = RunConfig(npz=str(npz), out=str(tmp_path / "one"), **shared)
     run_training(settings, resume=False)
     one, two = (load_model(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     for a, b in zip(one.module.parameters(), two.module.parameters(), strict=True):

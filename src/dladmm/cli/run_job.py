@@ -124,7 +124,11 @@ class TableJob(Job):
     @property
     def extra(self) -> dict[str, Any]:
         data = self.data
-        found = {"classes": data.classes, "features": data.features, "target": self.config.target}
+        found: dict[str, Any] = {
+            "classes": data.classes,
+            "features": data.features,
+            "target": self.config.target,
+        }
         if data.encoder is not None:
             found |= {"table": data.encoder.to_dict(), "id": list(self.config.id or ())}
         return found
@@ -188,7 +192,8 @@ class TableJob(Job):
             return None
         loss, n_outputs = get_loss(str(self.config.loss)), self.data.n_outputs
         first = next(result.module.parameters())
-        rows = f"{len(x):,} {'test' if held else 'training'} rows"
+        of = "" if self.comm.alone else " of the first rank"
+        rows = f"{len(x):,} {'test' if held else 'training'} rows{of}"
 
         def encoded(targets: Any) -> Tensor:
             return loss.encode(torch.as_tensor(np.asarray(targets)), n_outputs, torch.float64)
