@@ -32,7 +32,7 @@ from dladmm.losses import (
     SquaredHinge,
     get_loss,
 )
-from dladmm.losses.classification import softmax_prox
+from dladmm.losses.softmax_prox import softmax_prox
 from dladmm.solvers.fista import fista
 
 OF_ENTRIES: list[Loss] = [

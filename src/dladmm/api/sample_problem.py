@@ -31,7 +31,7 @@ from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
-from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss
+from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, loss_of_torch
 from dladmm.network.chain import Chain, from_module, jump_settings
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
@@ -149,6 +149,8 @@ def sample_trainer(
         check_fits(chain, params, _few(X, torch_dtype, torch_device), n_outputs, "X")
         rows = first_batches(first, checks.batch)
         x, target, counts, row_weight = rows.on(torch_device)
+    the_loss = the_loss.understood(rows.target)
+    checks = replace(checks, loss=the_loss)
     held_rows = None if held is None else checks.whole(*held, " of validation")
     comm.all_clear()
     comm.from_first(*(p for block in params for p in block.values()))
@@ -248,8 +250,9 @@ def _few(X: Any, dtype: torch.dtype, device: torch.device, n: int = 2) -> Tensor
 
 
 def _loss(spec: Any) -> Loss:
-    is_function = callable(spec) and not isinstance(spec, Loss)
-    return CallableLoss(spec) if is_function else get_loss(spec)
+    if callable(spec) and not isinstance(spec, Loss):
+        return loss_of_torch(spec) or CallableLoss(spec)
+    return get_loss(spec)
 
 
 def _n_outputs(chain: Chain) -> int:

@@ -61,7 +61,8 @@ def train(
         Class indices, or real targets for a regression loss; with a further axis after the samples, (n_samples, time),
         for a network with one output per time step.
     loss : str, dict, Loss or callable, default "cross_entropy"
-        A function ``fn(outputs, targets)`` must be convex in the outputs (:class:`~dladmm.CallableLoss`).
+        Also a loss of torch, such as ``nn.CrossEntropyLoss(label_smoothing=0.1)`` or ``F.mse_loss``. A function
+        ``fn(outputs, targets)`` of your own must be convex in the outputs (:class:`~dladmm.CallableLoss`).
     regularizer : str, dict, Regularizer or None, default "auto"
         Penalty on the weights. "auto" is the default of the mode (none in convergent mode), None is no penalty.
     preset : {"default", "paper"}

@@ -16,6 +16,7 @@ from dladmm.losses.base import Loss, Risk
 from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
+from dladmm.losses.from_torch import loss_of_torch
 from dladmm.losses.poisson import Poisson
 from dladmm.losses.quantile import Absolute, Quantile
 from dladmm.losses.regression import Huber, Squared
@@ -27,8 +28,15 @@ LOSSES: dict[str, type[Loss]] = {
 }
 
 
-def get_loss(spec: str | dict[str, Any] | Loss) -> Loss:
-    """The loss for ``spec``: a name such as "squared", a dictionary {"name": "huber", "delta": 2.0}, or the object."""
+def get_loss(spec: Any) -> Loss:
+    """The loss for ``spec``: a name such as "squared", a dictionary {"name": "huber", "delta": 2.0}, or the object.
+
+    A loss of torch, such as ``nn.CrossEntropyLoss(label_smoothing=0.1)`` or ``F.mse_loss``, is the one it stands for.
+    """
+    if not isinstance(spec, (str, dict, Loss)):
+        known = loss_of_torch(spec)
+        if known is not None:
+            return known
     return from_spec("loss", LOSSES, Loss, spec)
 
 
@@ -50,4 +58,5 @@ __all__ = [
     "estimated",
     "foldable",
     "get_loss",
+    "loss_of_torch",
 ]

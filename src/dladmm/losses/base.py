@@ -81,6 +81,10 @@ class Loss(Named, ABC):
         """This loss with H estimated from the targets; losses that know their H return themselves."""
         return self
 
+    def understood(self, target: Tensor) -> Loss:
+        """This loss as it will be used with such targets; a function of one's own that returns a mean as its sum."""
+        return self
+
     @abstractmethod
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         """The targets y in the form this loss works on, shape (N, n_outputs); raises InputError for invalid y."""

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn import functional as F
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.spec import number
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses.base import Kind, Loss, Risk, yes_no
+from dladmm.losses.base import Kind, Loss, Risk, holds_labels, yes_no
 from dladmm.losses.classification import BinaryLogistic, normalised
 from dladmm.losses.regression import Squared
 from dladmm.losses.units import Units, standard
@@ -27,8 +28,8 @@ class CallableLoss(Loss):
     Parameters
     ----------
     fn : callable
-        ``fn(z, target)`` returns one loss per row, shape (N,), or their sum, for z of shape (N, n_outputs). It must be
-        convex in z and treat rows independently; gradients are taken by autograd.
+        ``fn(z, target)`` returns one loss per row, shape (N,), their sum or their mean, for z of shape (N, n_outputs).
+        It must be convex in z and treat rows independently; gradients are taken by autograd.
     H : float, optional
         Bound on the Lipschitz constant of a row's gradient. If not given, training estimates it from the targets
         (:func:`estimated`) and issues a warning.
@@ -62,6 +63,33 @@ class CallableLoss(Loss):
     def with_estimated_H(self, target: Tensor) -> CallableLoss:
         return estimated(self, target)
 
+    @torch.no_grad()
+    def understood(self, target: Tensor) -> CallableLoss:
+        """A function that returns the mean over its rows, as torch's losses do, becomes that of their sum."""
+        if len(target) == 0 or isinstance(self.fn, RowsOfMean):
+            return self
+        once = torch.cat([target[:1], target[:1]])
+        z = once + torch.linspace(-1.5, 2.0, once.shape[1], dtype=once.dtype, device=once.device)
+        one, two = self.rows(z[:1], once[:1]), self.rows(z, once)
+        if two.ndim > 0:
+            return self
+        if torch.isclose(two, 2 * one, rtol=1e-4):
+            return self
+        if torch.isclose(two, one, rtol=1e-4):
+            by_rows = RowsOfMean(self.fn)
+            try:
+                by_rows(z, once)
+            except (RuntimeError, ValueError) as error:
+                raise InputError(
+                    f"fn returns the mean over rows and cannot be taken row by row ({error}). Return one loss per row, "
+                    "shape (N,), as reduction='none' does."
+                ) from error
+            return replace(self, fn=by_rows)
+        raise InputError(
+            f"fn returns {float(one):g} for one row and {float(two):g} for the same row twice: neither a sum nor a "
+            "mean over rows. Return one loss per row, shape (N,), as reduction='none' does."
+        )
+
     def to_spec(self) -> dict[str, Any]:
         raise InputError(
             "a loss made of a Python function cannot be written to a file; pass it again on loading"
@@ -69,6 +97,12 @@ class CallableLoss(Loss):
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         if self.kind == "regression":
+            if n_outputs > 1 and holds_labels(y):
+                raise InputError(
+                    f"y has one entry per row and the network {n_outputs} outputs: a loss of your own gets targets of "
+                    "the outputs' shape. For class labels use CallableLoss(fn, kind='classification'), whose targets "
+                    "are one-hot."
+                )
             return Squared().encode(y, n_outputs, dtype)
         return yes_no(y, n_outputs, dtype)
 
@@ -112,6 +146,20 @@ class CallableLoss(Loss):
         if self.kind == "regression":
             return super().probabilities(z)
         return normalised(torch.sigmoid(z)) if z.shape[1] == 1 else F.softmax(z, dim=1)
+
+
+@dataclass(frozen=True)
+class RowsOfMean:
+    """The losses of all rows (N,) from a function that returns their mean: it is called with one row at a time.
+
+    ``torch.func.vmap`` does so for all rows at once.
+    """
+
+    fn: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, z: Tensor, target: Tensor) -> Tensor:
+        found: Tensor = vmap(self.fn)(z[:, None], target[:, None])
+        return found
 
 
 SCALES, POWER_STEPS = (0.0, 0.1, 1.0, 3.0, 10.0), 12

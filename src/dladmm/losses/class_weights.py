@@ -1,0 +1,41 @@
+"""Weights of classes, given as numbers: checked, and as rows of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.spec import number
+
+
+def positive(name: str, values: Any) -> tuple[float, ...] | None:
+    """The numbers as a tuple of positive floats; None stays None."""
+    if values is None:
+        return None
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InputTypeError(f"{name} must be a list of numbers; got {values!r}")
+    found = tuple(number(name, float(each), low=0.0, strict=True) for each in values)
+    if not found:
+        raise InputError(f"{name} must not be empty")
+    return found
+
+
+def as_row(values: tuple[float, ...], like: Tensor) -> Tensor:
+    """The numbers as a tensor (n,) where ``like`` lies; made once, because a copy to a GPU waits."""
+    return _row(values, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _row(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+def given_only(spec: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """A spec without the parameters that are at their defaults, as files had it before there were such parameters."""
+    kept = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
