@@ -131,7 +131,7 @@ def test_data_frames_of_pandas():
         }
     )
     found = frame_of(data)
-    assert [found.is_text(name) for name in found.names] == [True, True, True, False, False, False]
+    assert [found.is_text(name) for name in found.names] == [True, True, False, False, False, False]
     assert found.columns["c"].tolist() == ["a", None, "b"]
     assert np.isnan(found.columns["m"][1])
     assert frame_of(data[["n"]], categorical=["n"]).columns["n"].tolist() == ["1", "2", "3"]

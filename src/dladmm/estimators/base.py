@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 
 from dladmm.api.choosing import best_dtype
@@ -29,6 +29,7 @@ from dladmm.estimators.checks import dense, finite_output, keep_state, progress,
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.saving import Saved
+from dladmm.estimators.tabular import Tabular
 from dladmm.losses import Loss
 from dladmm.network.chain import mlp
 from dladmm.training.checks import check_callbacks, check_device, check_dtype
@@ -40,7 +41,7 @@ ITERATIONS = 200
 """The default of ``max_iter`` in the modes that see all rows in every iteration."""
 
 
-class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
+class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
     """Parameters, training and network output of classifier and regressor."""
 
     def __init__(
@@ -67,6 +68,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         dtype: str = "auto",
         max_memory: int | str | None = None,
+        categorical_features: Any = "auto",
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -91,12 +93,14 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.dtype = dtype
         self.max_memory = max_memory
+        self.categorical_features = categorical_features
         self.callbacks = callbacks
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
         return tags
 
     # Training --------------------------------------------------------------------------------------------------
@@ -117,7 +121,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
             X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
         dtype = self._choose_dtype(X.shape[0], mode)
         device = check_device(self.device)
-        keep = self.warm_start and hasattr(self, "module_")
+        keep = self._goes_on()
         if keep:
             self._check_same_network()
         model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
@@ -188,6 +192,10 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
         kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
         return default_passes(n_rows, self.batch_size, convolutions=images)
+
+    def _goes_on(self) -> bool:
+        """Whether ``fit`` continues with the fitted network and its inputs."""
+        return bool(self.warm_start) and hasattr(self, "module_")
 
     def _callbacks(self) -> list[Callback]:
         return [*progress(self), *self.callbacks]
@@ -275,7 +283,7 @@ class MLPBase(Saved, Incremental, BaseEstimator):  # type: ignore[misc]
     def _output(self, X: Any) -> Tensor:
         """The network's output (n_samples, n_outputs) for X, checked, on the CPU."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=[np.float64, np.float32])
+        X = self._numbers(X, reset=False)
         if sparse.issparse(X):
             X = X.toarray()
         parameter = next(self.module_.parameters())

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
-from sklearn.utils.validation import validate_data
 
 from dladmm.base.errors import InputError
 from dladmm.estimators.base import MLPBase
@@ -67,6 +66,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         "auto" is float64 for small problems on a CPU, else float32; copies are trained in float32 and kept in float64.
     max_memory : int or str, optional
         Memory limit above the data, such as "2GB": rows are processed in chunks (docs/memory.md).
+    categorical_features : "auto", None, or list of names, indices or booleans
+        Columns of X that are categories, each an input of 0 and 1 per level. "auto" takes the columns of a data frame
+        that hold text or categories (docs/tables.md).
     callbacks : sequence of Callback
     verbose : bool, default False
         Show a progress bar.
@@ -82,6 +84,8 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     n_networks_ : int
         Copies that the network is merged from: 4 or 8 where "auto" cross-fits, else 1.
     n_features_in_ : int
+    encoder_ : TableEncoder or None
+        How X becomes the inputs of ``module_``: levels, and what fills missing values. None for sparse X.
     loss_ : float
         The last mean training loss; that of copies is in units in which the targets have deviation 1.
     history_ : History
@@ -120,13 +124,14 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_samples, n_features)
+        X : array, data frame or sparse matrix of shape (n_samples, n_features)
+            Missing values (NaN) are filled by the median, and an input says where they were.
         y : array of shape (n_samples,)
             Labels of any type.
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X, y = self._numbers(X, y, reset=not self._goes_on())
         check_classification_targets(y)
         classes = classes_of(y)
         if self.warm_start and hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):
@@ -152,7 +157,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         first = not hasattr(self, "module_")
         if _check_partial_fit_first_call(self, classes):
             classes_of(self.classes_)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], reset=first)
+        X, y = self._numbers(X, y, reset=first)
         check_classification_targets(y)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
@@ -207,9 +212,7 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True
-        )
+        X, y = self._numbers(X, y, reset=not self._goes_on(), multi_output=True, y_numeric=True)
         self._single = y.ndim == 1
         target = y.reshape(len(y), -1).astype(np.float64)
         return self._fit(X, target, target.shape[1], self._own_loss(), sample_weight)
@@ -228,10 +231,7 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
             How often each sample counts, 0 or more.
         """
         first = not hasattr(self, "module_")
-        X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], multi_output=True, y_numeric=True,
-            reset=first,
-        )  # fmt: skip
+        X, y = self._numbers(X, y, reset=first, multi_output=True, y_numeric=True)
         target = y.reshape(len(y), -1).astype(np.float64)
         if not first and target.shape[1] != self.n_outputs_:
             raise InputError(f"y has {target.shape[1]} columns, before it had {self.n_outputs_}.")

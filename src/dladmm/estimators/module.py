@@ -74,6 +74,7 @@ class ModuleClassifier(MLPClassifier):
         device: str = "auto",
         dtype: str = "auto",
         max_memory: int | str | None = None,
+        categorical_features: Any = "auto",
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -82,7 +83,7 @@ class ModuleClassifier(MLPClassifier):
             damping=damping, batch_size=batch_size, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
             validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, warm_start=warm_start,
             random_state=random_state, device=device, dtype=dtype, max_memory=max_memory,
-            callbacks=callbacks, verbose=verbose,
+            categorical_features=categorical_features, callbacks=callbacks, verbose=verbose,
         )  # fmt: skip
         self.module_factory = module_factory
 

@@ -11,6 +11,7 @@ from dladmm.base.errors import DataError, InputError
 from dladmm.base.spec import Named
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import Loss
+from dladmm.tables import TableEncoder
 from dladmm.training.checkpoint import load_model, save_model
 from dladmm.training.result import Result
 
@@ -49,6 +50,9 @@ class Saved:
             "single": getattr(self, "_single", None),
             "n_networks": getattr(self, "n_networks_", 1),
         }
+        encoder = getattr(self, "encoder_", None)
+        if encoder is not None:
+            extra["table"] = encoder.to_dict()
         save_model(result, path, loss=fitted._loss, extra=extra, state=state)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -79,8 +83,15 @@ class Saved:
         estimator: Any = cls(**extra["parameters"])
         estimator._remember(result, loss)
         last, first = (list(result.module.parameters())[place] for place in (-1, 0))
-        if extra["n_features_in"] != first.shape[1]:
+        table = extra.get("table")  # none in files of earlier versions, and for sparse rows
+        encoder = None if table is None else TableEncoder.from_dict(table)
+        counted = (
+            (len(encoder.columns), len(encoder.outputs)) if encoder else (first.shape[1], first.shape[1])
+        )
+        if (extra["n_features_in"], first.shape[1]) != counted:
             raise ValueError(f"{extra['n_features_in']!r} features for a network of {first.shape[1]}")
+        if encoder is not None:
+            estimator.encoder_ = encoder
         estimator.n_features_in_ = extra["n_features_in"]
         estimator.n_networks_ = extra.get("n_networks", 1)  # files of earlier versions have one
         if extra["classes"] is not None:
@@ -103,7 +114,7 @@ def _json_value(name: str, value: Any) -> Any:
     if isinstance(value, Named):
         return value.to_spec()
     if isinstance(value, (tuple, list)):
-        return [int(item) for item in value]
+        return [item if isinstance(item, (str, bool)) else int(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str, dict)):

@@ -7,6 +7,7 @@ import re
 import unicodedata
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from dladmm.base.errors import DataError
 from dladmm.base.table_file import MOST_UNPACKED, SMALL_ARCHIVE, regular_file
@@ -14,6 +15,7 @@ from dladmm.base.table_file import MOST_UNPACKED, SMALL_ARCHIVE, regular_file
 MOST_BYTES = 4 * 2**30
 """The longest file that is read as one table, in bytes."""
 
+PIECE = 2**20
 _GZIP = b"\x1f\x8b"
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
@@ -41,21 +43,31 @@ def _content(path: Path) -> bytes:
             f"{path} has {size:,} bytes, more than the {MOST_BYTES:,} that are read as one table; store it as npz, or "
             "train from Python with batches (docs/streaming.md)."
         )
+    limit = MOST_BYTES
     try:
         with path.open("rb") as file:
-            if file.read(2) != _GZIP:
-                file.seek(0)
-                return file.read(MOST_BYTES + 1)
+            packed = file.read(2) == _GZIP
             file.seek(0)
-            limit = min(MOST_BYTES, max(SMALL_ARCHIVE, MOST_UNPACKED * size))
-            with gzip.GzipFile(fileobj=file) as unpacked:
-                data = unpacked.read(limit + 1)
+            if packed:
+                limit = min(MOST_BYTES, max(SMALL_ARCHIVE, MOST_UNPACKED * size))
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    data = _bounded(unpacked, limit)
+            else:
+                data = _bounded(file, limit)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path} could not be read: {reason}.") from error
     if len(data) > limit:
         raise DataError(f"{path} unpacks to more than the {limit:,} bytes that a file of its size may hold.")
     return data
+
+
+def _bounded(file: BinaryIO | gzip.GzipFile, limit: int) -> bytes:
+    """The content, read piece by piece and at most one piece beyond ``limit``: read(n) would reserve n bytes."""
+    data = bytearray()
+    while len(data) <= limit and (piece := file.read(PIECE)):
+        data += piece
+    return bytes(data)
 
 
 def printable(text: str) -> str:

@@ -177,7 +177,7 @@ def frame_of(X: Any, categorical: Iterable[str] | None = None, source: str = "X"
     ----------
     X : data frame with ``columns`` and ``X[name]``
     categorical : names, optional
-        Columns that are categories whatever they hold; None takes those that hold text, categories or booleans.
+        Columns that are categories whatever they hold; None takes those that hold text or categories.
     source : str
         What the table is called in messages.
     """
@@ -186,23 +186,24 @@ def frame_of(X: Any, categorical: Iterable[str] | None = None, source: str = "X"
     if twice:
         raise InputError(f"{source} has two columns named {twice[0]!r}; rename one of them.")
     columns = {
-        name: _column(X[label], name, source, None if categorical is None else name in set(categorical))
+        name: column_of(X[label], name, source, None if categorical is None else name in set(categorical))
         for name, label in zip(names, X.columns, strict=True)
     }
     return Frame(columns, len(X), source=source)
 
 
 def is_text_column(column: Any) -> bool:
-    """Whether a column of a data frame holds text, categories or booleans, by its type or (object) by its values."""
+    """Whether a column of a data frame holds text or categories, by its type or (object) by its values."""
     words = str(getattr(column, "dtype", "")).lower()
-    if words.startswith(("categor", "string", "str", "bool", "utf8", "enum", "dictionary", "large_string")):
+    if words.startswith(("categor", "str", "boolean", "utf8", "enum", "dictionary", "large_string")):
         return True
     return words == "object" and any(
         isinstance(value, (str, bool)) for value in np.asarray(column, dtype=object)
     )
 
 
-def _column(column: Any, name: str, source: str, categorical: bool | None) -> Array:
+def column_of(column: Any, name: str, source: str, categorical: bool | None) -> Array:
+    """One column of a data frame as of a :class:`Frame`; ``categorical`` None decides by its type."""
     text = is_text_column(column) if categorical is None else categorical
     if not text and isinstance(getattr(column, "dtype", None), np.dtype) and column.dtype.kind in "biuf":
         return _finite(np.array(column, dtype=np.float64), name, source)

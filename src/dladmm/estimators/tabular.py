@@ -1,0 +1,158 @@
+"""X as people have it: data frames with categories, and missing values, become numbers for the network."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import _check_y, check_consistent_length, validate_data
+
+from dladmm.base.errors import InputError
+from dladmm.tables import Frame, TableEncoder, frame_of
+from dladmm.tables.frame import column_of, is_text_column
+
+Array = NDArray[Any]
+
+ROWS_OF_MEDIANS = 10_000
+"""Rows that say what would fill a gap where training has none."""
+
+NUMBERS = [np.float64, np.float32]
+
+
+class Tabular:
+    """Mixin that checks X and y, and turns X into numbers by an ``encoder_`` learned in ``fit``."""
+
+    categorical_features: Any
+    encoder_: TableEncoder | None
+
+    def _numbers(self, X: Any, *y: Any, reset: bool = True, **checks: Any) -> Any:
+        """X checked, as numbers without gaps (n_samples, n_inputs); with y the pair (X, checked y).
+
+        ``checks`` are further arguments of scikit-learn's ``validate_data``; ``reset`` learns the encoder anew.
+        """
+        names = self._categories(X, reset)
+        if names is None:
+            checked = validate_data(
+                self,
+                X,
+                *y,
+                reset=reset,
+                accept_sparse="csr",
+                dtype=NUMBERS,
+                ensure_all_finite="allow-nan",
+                **checks,
+            )
+            rows, *labels = checked if y else (checked,)
+            x = self._filled(rows, reset)
+        else:
+            validate_data(self, X, *y, reset=reset, skip_check_array=True)
+            labels = [_check_y(each, estimator=self, **checks) for each in y]
+            check_consistent_length(X, *labels)
+            frame = frame_of(X, names) if is_data_frame(X) else _array_frame(X, names)
+            if reset:
+                own = () if _is_auto(self.categorical_features) else names
+                self.encoder_ = TableEncoder.fit(frame, keep=own)
+                if self.encoder_.notes:
+                    warnings.warn("; ".join(self.encoder_.notes) + ".", UserWarning, stacklevel=3)
+            assert self.encoder_ is not None
+            x = self.encoder_.transform(frame)
+        return (x, *labels) if y else x
+
+    def _filled(self, X: Any, reset: bool) -> Any:
+        """Rows of numbers with their gaps filled; the same array if it has none."""
+        if sparse.issparse(X):
+            if np.isnan(X.data).any():
+                raise InputError(
+                    "X is sparse and contains NaN; fill it (SimpleImputer), or pass a dense array."
+                )
+            if reset:
+                self.encoder_ = None
+            return X
+        gaps = bool(np.isnan(X).any())
+        if reset:
+            step = 1 if gaps else -(-len(X) // ROWS_OF_MEDIANS)
+            self.encoder_ = TableEncoder.fit(self._frame(X[::step]))
+        encoder = getattr(self, "encoder_", None)
+        if encoder is None:
+            if gaps:
+                raise InputError(
+                    "X contains NaN, which this network was not trained with; fill it first (SimpleImputer)."
+                )
+            return X
+        return X if encoder.plain and not gaps else encoder.transform(self._frame(X))
+
+    def _frame(self, X: Array) -> Frame:
+        names = getattr(self, "feature_names_in_", None)
+        columns = (
+            [f"x{place}" for place in range(X.shape[1])] if names is None else [str(name) for name in names]
+        )
+        if len(set(columns)) < len(columns):
+            raise InputError("X has several columns of the same name; rename them.")
+        return Frame({name: X[:, place] for place, name in enumerate(columns)}, len(X), source="X")
+
+    def _categories(self, X: Any, reset: bool) -> list[str] | None:
+        """The names of the columns that are categories, None where there are none; as fitted unless ``reset``."""
+        if not reset:
+            encoder = getattr(self, "encoder_", None)
+            found = [] if encoder is None else [c.name for c in encoder.columns if c.kind == "category"]
+            left_out = [] if encoder is None else [c.name for c in encoder.columns if c.kind == "left out"]
+            return [*found, *left_out] if found else None
+        chosen = self.categorical_features
+        if chosen is None:
+            return None
+        if _is_auto(chosen):
+            if not is_data_frame(X):
+                return None
+            return [str(name) for name in X.columns if is_text_column(X[name])] or None
+        if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
+            raise InputError(
+                f"categorical_features must be 'auto', None, or a list of names, indices or booleans, got {chosen!r}."
+            )
+        return _chosen(X, list(chosen)) or None
+
+
+def is_data_frame(X: Any) -> bool:
+    """Whether X has named columns, as data frames of pandas and polars have."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "__getitem__")
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _chosen(X: Any, chosen: list[Any]) -> list[str]:
+    """The names of the columns that a list of names, indices or booleans says."""
+    shape = np.shape(X)
+    if len(shape) != 2:
+        raise InputError(f"X must have shape (n_samples, n_features), got {shape}.")
+    names = (
+        [str(name) for name in X.columns] if is_data_frame(X) else [f"x{place}" for place in range(shape[1])]
+    )
+    if all(isinstance(each, (bool, np.bool_)) for each in chosen) and len(chosen) == len(names):
+        return [name for name, is_category in zip(names, chosen, strict=True) if is_category]
+    found = []
+    for each in chosen:
+        number = isinstance(each, (int, np.integer)) and not isinstance(each, bool)
+        if number and 0 <= each < len(names):
+            found.append(names[each])
+        elif isinstance(each, str) and each in names:
+            found.append(each)
+        else:
+            raise InputError(
+                f"categorical_features has {each!r}, which is no column of X ({len(names)} columns)."
+            )
+    return found
+
+
+def _array_frame(X: Any, categorical: list[str]) -> Frame:
+    """The columns of an array of any type, named x0, x1, ..."""
+    array = np.asarray(X)
+    columns = {
+        name: column_of(array[:, place], name, "X", name in categorical)
+        for place, name in enumerate(f"x{place}" for place in range(array.shape[1]))
+    }
+    return Frame(columns, len(array), source="X")
