@@ -19,6 +19,7 @@ from dladmm.regularizers import (
     NonNegative,
     NoPenalty,
     Regularizer,
+    Signed,
     get_regularizer,
 )
 
@@ -153,3 +154,22 @@ def test_errors(spec: object, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
         get_regularizer(spec)  # type: ignore[arg-type]
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("penalty", [NoPenalty(), L2(0.7), L1(0.4), ElasticNet(0.3, 0.5)])
+@pytest.mark.parametrize("sign", [-1.0, 0.0, 1.0])
+def test_signed_is_the_constrained_argmin(penalty, sign):
+    """Against brute force on a grid; and a point is stationary exactly where it is the argmin."""
+    signed, step = Signed(torch.tensor([[sign]]), penalty), 0.8
+    grid = torch.linspace(-3, 3, 3001, dtype=torch.float64)
+    omega = torch.stack([signed.value(x.reshape(1, 1)) for x in grid])
+    assert torch.isinf(omega[grid * sign < 0]).all()
+    for w in (-2.0, -0.1, 0.0, 0.3, 1.7):
+        found = signed.prox(torch.tensor([[w]], dtype=torch.float64), step)
+        best = grid[(omega + (grid - w) ** 2 / (2 * step)).argmin()]
+        assert abs(found.item() - best.item()) <= 2.1e-3
+        assert signed.stationarity(found, (found - w) / step).item() <= 1e-12
+        off = found + 0.5 * (1.0 if sign >= 0 else -1.0)
+        assert signed.stationarity(off, (off - w) / step).item() > 0.1
+    assert signed.times(0.5).penalty == penalty.times(0.5)
+    assert signed.turned(torch.tensor([[-2.0]])).item() == (2.0 if sign > 0 else -2.0)

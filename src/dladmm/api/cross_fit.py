@@ -28,6 +28,7 @@ from dladmm.engine.sweep import Engine
 from dladmm.losses import CrossFitted, Loss, Risk
 from dladmm.network.chain import mlp
 from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
+from dladmm.network.monotone import constrain
 from dladmm.network.soft_clip import SoftClip
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
@@ -80,12 +81,14 @@ def fit_cross_fitted(
     batch_size: int | None = None,
     sample_weight: Array | None = None,
     callbacks: Sequence[Callback] = (),
+    signs: Sequence[Tensor] | None = None,
     constants: StreamingOptions = CONSTANTS,
 ) -> CrossFit:
     """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
 
-    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count. The
-    merged network takes X and gives y as they are: it is a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of
+    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count, and
+    ``signs``, one tensor per layer, what sign weights have (:func:`~dladmm.network.monotone.weight_signs`). The merged
+    network takes X and gives y as they are: it is a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of
     ``copies`` times the width. Without a ``dtype`` training is in float32 and the network in float64, so that columns
     far from zero lose nothing.
     """
@@ -108,6 +111,8 @@ def fit_cross_fitted(
 
     f = get_activation(activation)
     chain = ensemble(widths, copies, f)
+    if signs is not None:
+        constrain(chain, signs, copies)
     params = ensemble_parameters(chain, generator, worked, device)
     size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
     counts = None if weight is None else (weight / weight.mean()).to(device, worked)

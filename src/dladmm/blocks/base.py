@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
-from dladmm.regularizers import Regularizer
+from dladmm.regularizers import Regularizer, Signed
 from dladmm.solvers.local_step import change_along
 from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
 from dladmm.solvers.weight_step import Operator
@@ -89,6 +89,9 @@ class Block(ABC):
 
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
+
+    constraint: Signed | None = None
+    """What the penalised parameters must satisfy beside the regulariser."""
 
     carried: tuple[str, ...] = ()
     """Cached quantities that cannot be computed again bit for bit, so that a checkpoint must hold them."""

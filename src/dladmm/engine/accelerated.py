@@ -148,12 +148,11 @@ class Accelerated:
     def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
         pairs = zip(params, self.previous, strict=True)
         moved = [{name: p[name].lerp(old[name], -beta) for name in p} for p, old in pairs]
-        penalty = self.engine.penalty
-        if penalty.quadratic is not None:
-            return moved
-        for block, block_params in zip(self.engine.chain, moved, strict=True):
-            for name in block.penalised:  # a constraint holds at the extrapolated point too
-                block_params[name] = penalty.prox(block_params[name], 0.0)
+        for l, block_params in enumerate(moved):
+            penalty = self.engine.penalty_of(l)
+            if penalty.quadratic is None:
+                for name in self.engine.chain.blocks[l].penalised:  # a constraint holds at the new point too
+                    block_params[name] = penalty.prox(block_params[name], 0.0)
         return moved
 
     def _accept(self, state: State, candidate: State, attempt: Attempt, refused: bool) -> None:

@@ -213,12 +213,15 @@ class BatchSweep:
         penalty = self.engine.penalty
         length = self.step_length * self.shares.fading
         for l, running in self.running.items():
-            penalised = self.engine.chain.blocks[l].penalised if penalty.quadratic is None else ()
+            block = self.engine.chain.blocks[l]
+            penalised = block.penalised if penalty.quadratic is None else ()
             for name, move in running.moves.items():
                 p = self.params[l][name]
                 p.addcmul_(move, length)
                 if name in penalised:
                     p.copy_(penalty.times(1 / (self.n_samples or 1)).prox(p, length))
+                if block.constraint is not None and name in block.penalised:
+                    p.copy_(block.constraint.prox(p, 0.0))
 
     def renew_average(self) -> None:
         """Count the iterate in the average."""

@@ -159,7 +159,7 @@ class MeasuredProblem(Problem):
         for l, block in enumerate(self.chain):
             term, v = self.term(probe, l), self.input(probe, l)
             work = self.work(l, workspace=apart)
-            total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty, work)
+            total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty_of(l), work)
             if l > 0:
                 for part, own_term, some, value in work.terms(term, v, probe.predictions[l - 1]):
                     anchor = Anchor(state.weight(l - 1), value)

@@ -171,7 +171,7 @@ class Problem:
         """Whether a sweep never asks the device for a number, so that its launches can be recorded and replayed."""
         return (
             all(block.supports(Support.RECORDING, self.options) for block in self.chain)
-            and self.penalty.quadratic is not None
+            and all(self.penalty_of(l).quadratic is not None for l in range(len(self.chain)))
             and self.risk.closed_form
         )
 
@@ -260,5 +260,11 @@ class Problem:
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
-        penalised = (p[name] for block, p in zip(self.chain, params, strict=True) for name in block.penalised)
-        return sum((self.penalty.value(W) for W in penalised), zero)
+        blocks = enumerate(zip(self.chain, params, strict=True))
+        values = (self.penalty_of(l).value(p[name]) for l, (block, p) in blocks for name in block.penalised)
+        return sum(values, zero)
+
+    def penalty_of(self, l: int) -> Regularizer:
+        """The penalty of block l, with the block's constraint if it has one."""
+        constraint = self.chain.blocks[l].constraint
+        return self.penalty if constraint is None else constraint.beside(self.penalty)

@@ -221,7 +221,8 @@ class Streaming:
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
-        smooth = self.engine.penalty.quadratic is not None
+        penalties = (self.engine.penalty_of(l) for l in range(len(self.engine.chain)))
+        smooth = all(penalty.quadratic is not None for penalty in penalties)
         same = self._held is None or self._held.x.shape == batch.x.shape
         return batch.x.is_cuda and plain and linear and smooth and same
 

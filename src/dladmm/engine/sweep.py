@@ -45,7 +45,7 @@ class Engine(MeasuredProblem):
         proportion they have in the true objective.
         """
         steps: list[Step] = []
-        penalties: list[Regularizer] = [self.penalty] * len(self.chain)
+        penalties: list[Regularizer] = [self.penalty_of(l) for l in range(len(self.chain))]
         sweep_values: dict[Hashable, Any] = {}
         for update, plan in self._planned(state, continues=gradients is None):
             if update.variable == "output":
@@ -55,7 +55,7 @@ class Engine(MeasuredProblem):
             backward = not update.order[0]
             if gradients is not None and backward and self.chain.blocks[l].penalised:
                 share = gradient_share(self.term(state, l), gradients[l], self.work(l))
-                penalties[l] = self.penalty.times(share)
+                penalties[l] = self.penalty_of(l).times(share)
             steps += self._update_parameters(state, update, plan, penalties[l], sweep_values)
         state.u.add_(state.residual, alpha=state.rho)
         return steps

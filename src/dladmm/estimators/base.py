@@ -28,10 +28,10 @@ from dladmm.engine.options import AutoMode, given, make_options
 from dladmm.estimators.checks import dense, finite_output, keep_state, progress, widths
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.estimators.incremental import Incremental
+from dladmm.estimators.monotone import Monotone
 from dladmm.estimators.saving import Saved
 from dladmm.estimators.tabular import Tabular
 from dladmm.losses import Loss
-from dladmm.network.chain import mlp
 from dladmm.training.checks import check_callbacks, check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
@@ -41,7 +41,7 @@ ITERATIONS = 200
 """The default of ``max_iter`` in the modes that see all rows in every iteration."""
 
 
-class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
+class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ignore[misc]
     """Parameters, training and network output of classifier and regressor."""
 
     def __init__(
@@ -69,6 +69,7 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
         dtype: str = "auto",
         max_memory: int | str | None = None,
         categorical_features: Any = "auto",
+        monotone_constraints: Any = None,
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -94,6 +95,7 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
         self.dtype = dtype
         self.max_memory = max_memory
         self.categorical_features = categorical_features
+        self.monotone_constraints = monotone_constraints
         self.callbacks = callbacks
         self.verbose = verbose
 
@@ -164,9 +166,10 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Cross-fitted copies of the network, merged into one of several times the width."""
         asked = given(max_iter=self.max_iter, batch_size=self.batch_size)
+        sizes = [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs]
         make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
         found = fit_cross_fitted(
-            [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs],
+            sizes,
             self.activation,
             X,
             y,
@@ -178,6 +181,7 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
             batch_size=self.batch_size,
             sample_weight=weight,
             callbacks=check_callbacks(self._callbacks()),
+            signs=self._weight_signs(sizes),
         )
         self._set_fitted(found.result, loss, found.passes)
         self.n_iter_, self.n_networks_ = found.passes, found.copies
@@ -249,7 +253,7 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
         return best_dtype(n_rows, widest, mode, check_device(self.device))
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
-        return mlp([n_in, *widths(self.hidden_layer_sizes), n_outputs], self.activation)
+        return self._network([n_in, *widths(self.hidden_layer_sizes), n_outputs])
 
     def _set_fitted(self, result: Result, loss: Loss, max_iter: int) -> None:
         """Store the result and warn where training did not converge; streaming mode ends after its passes."""
@@ -276,6 +280,7 @@ class MLPBase(Saved, Incremental, Tabular, BaseEstimator):  # type: ignore[misc]
         self.n_outputs_ = self.coefs_[-1].shape[1]
         self.loss_ = result.history.last("loss")
         self._loss = loss
+        self._prove()
 
     # Prediction ------------------------------------------------------------------------------------------------
 

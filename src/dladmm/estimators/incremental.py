@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from dladmm.api.sample_problem import Prepared, sample_trainer
 from dladmm.api.streams import stream_of_arrays
+from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.losses import Loss
@@ -53,6 +54,11 @@ class Incremental:
         keep = hasattr(self, "module_")  # after fit, or load: learn on
         if keep:
             own._check_same_network()
+            if own._asked() is not None:
+                raise InputError(
+                    "monotone_constraints is kept by fit, and by partial_fit from its first call on, but not by "
+                    "partial_fit after fit or load."
+                )
         batch_size = {} if own.batch_size is None else {"batch_size": own.batch_size}
         return sample_trainer(
             own.module_ if keep else own._chain(X.shape[1], n_outputs),

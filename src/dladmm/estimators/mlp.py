@@ -69,6 +69,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     categorical_features : "auto", None, or list of names, indices or booleans
         Columns of X that are categories, each an input of 0 and 1 per level. "auto" takes the columns of a data frame
         that hold text or categories (docs/tables.md).
+    monotone_constraints : dict or list of {-1, 0, 1}, optional
+        1 where the prediction (of two classes, the probability of the second) must not fall with a feature, -1 where it
+        must not rise; by feature, or a dictionary by column name. The signs of the weights force it (docs/tables.md).
     callbacks : sequence of Callback
     verbose : bool, default False
         Show a progress bar.

@@ -113,6 +113,8 @@ def _json_value(name: str, value: Any) -> Any:
         return []
     if isinstance(value, Named):
         return value.to_spec()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, (tuple, list)):
         return [item if isinstance(item, (str, bool)) else int(item) for item in value]
     if isinstance(value, np.generic):

@@ -68,6 +68,9 @@ class Chain:
     ) -> list[Params]:
         """New parameters for every block, all drawn from one generator so that layers are independent."""
         fresh = [block.initial_parameters(generator, scale) for block in self.blocks]
+        for block, drawn in zip(self.blocks, fresh, strict=True):
+            if block.constraint is not None:
+                drawn |= {name: block.constraint.turned(drawn[name]) for name in block.penalised}
         return [
             {name: p.to(device=device, dtype=dtype) for name, p in block_params.items()}
             for block_params in fresh

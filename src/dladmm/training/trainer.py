@@ -83,9 +83,9 @@ class Trainer:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
         self.engine = Engine(chain, x, risk, penalty, options.subproblems, counts, chunk_rows, comm, shards)
-        for block, block_params in zip(chain, params, strict=True):
-            for name in block.penalised:  # a constraint holds from the start
-                block_params[name] = self.engine.penalty.prox(block_params[name], 0.0)
+        for l, block_params in enumerate(params):
+            for name in chain.blocks[l].penalised:  # a constraint holds from the start
+                block_params[name] = self.engine.penalty_of(l).prox(block_params[name], 0.0)
         rho = options.starting_rho(risk.H)
         make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
         self.state = make_state(params, rho, options.starting_nu(rho))
