@@ -244,9 +244,6 @@ class Signed(Regularizer):
         self.signs = signs
         self.penalty = NoPenalty() if penalty is None else penalty
 
-    def __repr__(self) -> str:
-        return f"Signed({tuple(self.signs.shape)}, {self.penalty!r})"
-
     def beside(self, penalty: Regularizer) -> Signed:
         """The same constraint and this penalty."""
         return Signed(self.signs, penalty)
@@ -280,8 +277,7 @@ class Signed(Regularizer):
 
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         signs, inside = self.of(W), self.penalty.stationarity(W, g)
-        # at zero the normal cone takes up a gradient that would push W outside; the penalty's part of it is at least
-        # as far from zero there as without the constraint
+        # at zero the normal cone takes up a gradient that would push W outside
         pushed = (W == 0) & (signs * g > 0)
         return inside.masked_fill(pushed, 0.0).masked_fill(W * signs < 0, float("inf"))
 

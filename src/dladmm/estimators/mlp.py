@@ -249,5 +249,6 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The network's output for X, of shape (n_samples,) or (n_samples, n_outputs) as y had in ``fit``."""
-        output = self._loss.decision(self._output(X)).numpy()
-        return np.asarray(output[:, 0] if self._single else output)
+        output = self._output(X)  # says so if it is not fitted
+        found = self._loss.decision(output).numpy()
+        return np.asarray(found[:, 0] if self._single else found)
