@@ -106,14 +106,18 @@ def kipf(graph: Graph, train: Array, seed: int, hidden: int = 16) -> Array:
     x = sparse.csr_array(sparse.diags_array(1 / np.where(sums > 0, sums, 1)) @ graph.x).astype(np.float32)
 
     torch.manual_seed(seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # as GCNClassifier chooses
     labelled = np.flatnonzero(train)
     near = np.unique(A[labelled].indices)
     far = np.unique(A[near].indices)
-    to_labelled, to_near = csr(A[labelled][:, near]), csr(A[near][:, far])
-    seen, target = x[far], torch.from_numpy(graph.y[labelled])
+    to_labelled, to_near = (csr(part).to(device) for part in (A[labelled][:, near], A[near][:, far]))
+    seen, target = x[far], torch.from_numpy(graph.y[labelled]).to(device)
     shape, (rows, columns) = seen.shape, (torch.from_numpy(part.astype(np.int64)) for part in seen.nonzero())
-    places, values = torch.stack([rows, columns]), torch.from_numpy(seen[seen.nonzero()])
-    W1, W2 = (glorot(a, b) for a, b in ((x.shape[1], hidden), (hidden, n_classes)))
+    places, values = (
+        torch.stack([rows, columns]).to(device),
+        torch.from_numpy(seen[seen.nonzero()]).to(device),
+    )
+    W1, W2 = (glorot(a, b, device) for a, b in ((x.shape[1], hidden), (hidden, n_classes)))
     optimizer = torch.optim.Adam([{"params": [W1], "weight_decay": 5e-4}, {"params": [W2]}], lr=0.01)
     for _ in range(200):
         dropped = torch.sparse_coo_tensor(places, F.dropout(values), shape, check_invariants=False)
@@ -122,7 +126,7 @@ def kipf(graph: Graph, train: Array, seed: int, hidden: int = 16) -> Array:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    first, second = (W.detach().numpy() for W in (W1, W2))
+    first, second = (W.detach().cpu().numpy() for W in (W1, W2))
     return np.asarray((A @ (np.maximum(A @ (x @ first), 0) @ second)).argmax(1))
 
 
@@ -135,8 +139,8 @@ def csr(matrix: sparse.csr_array) -> Tensor:
         )
 
 
-def glorot(n_in: int, n_out: int) -> Tensor:
-    return torch.nn.init.xavier_uniform_(torch.empty(n_in, n_out)).requires_grad_()
+def glorot(n_in: int, n_out: int, device: torch.device) -> Tensor:
+    return torch.nn.init.xavier_uniform_(torch.empty(n_in, n_out)).to(device).requires_grad_()
 
 
 LEARNERS = {"dladmm": ours, "kipf": kipf}

@@ -154,8 +154,11 @@ class ThinMetric:
         if mean is not None:  # [I; -mean^T] P [I, -mean] + e e^T, multiplied out; e is the bias
             along = mean @ G
             self.left[n, :rank], self.right[n, :rank] = -shrink * along, -along
-            self.left[:n, rank], self.right[n, rank] = shrink * mean, 1.0
-            self.left[n, rank + 1], self.right[:n, rank + 1] = 1.0, shrink * mean
+            self.left[:n, rank] = self.right[:n, rank + 1] = shrink * mean
+            self.right[n, rank].fill_(
+                1.0
+            )  # an assigned number is copied from the host, which cannot be recorded
+            self.left[n, rank + 1].fill_(1.0)
             self.right[n, rank + 1] = -shrink * mean.square().sum() - scale
 
     def of_rows(self, A: Tensor) -> Tensor:
