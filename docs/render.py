@@ -22,6 +22,7 @@ from pages.results import render as results_page
 from pages.streaming import with_tables
 from pages.svg import PALETTES
 from pages.sweep_picture import sweep_picture
+from pages.tables import with_monotone_table
 
 DOCS = ROOT / "docs"
 
@@ -36,6 +37,8 @@ def rendered() -> dict[Path, str]:
     files[streaming] = with_tables(streaming.read_text(encoding="utf-8"))
     defaults = DOCS / "defaults.md"
     files[defaults] = with_default_tables(defaults.read_text(encoding="utf-8"))
+    tables = DOCS / "tables.md"
+    files[tables] = with_monotone_table(tables.read_text(encoding="utf-8"))
     return files | {readme: with_table(readme.read_text(encoding="utf-8"))}
 
 
