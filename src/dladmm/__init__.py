@@ -28,8 +28,9 @@ from dladmm.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from dladmm.estimators.gcn import GCNClassifier
-    from dladmm.estimators.mlp import MLPClassifier, MLPRegressor
-    from dladmm.estimators.module import ModuleClassifier
+    from dladmm.estimators.mlp import MLPClassifier
+    from dladmm.estimators.module import ModuleClassifier, ModuleRegressor
+    from dladmm.estimators.regressor import MLPRegressor
 
 __all__ = [
     "CallableLoss",
@@ -46,6 +47,7 @@ __all__ = [
     "MLPClassifier",
     "MLPRegressor",
     "ModuleClassifier",
+    "ModuleRegressor",
     "Recurrent",
     "Result",
     "SavedModel",
@@ -66,8 +68,9 @@ __all__ = [
 _ESTIMATORS = {
     "GCNClassifier": "dladmm.estimators.gcn",
     "MLPClassifier": "dladmm.estimators.mlp",
-    "MLPRegressor": "dladmm.estimators.mlp",
+    "MLPRegressor": "dladmm.estimators.regressor",
     "ModuleClassifier": "dladmm.estimators.module",
+    "ModuleRegressor": "dladmm.estimators.module",
 }
 
 

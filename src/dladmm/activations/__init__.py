@@ -24,7 +24,11 @@ ACTIVATIONS: dict[str, type[Activation]] = {
 
 
 def get_activation(spec: str | dict[str, Any] | Activation) -> Activation:
-    """The activation for ``spec``: a name such as "relu", a dictionary {"name": "elu", "alpha": 2.0}, or the object."""
+    """The activation for ``spec``: a name such as "relu", a dictionary {"name": "elu", "alpha": 2.0}, or the object.
+
+    "logistic" is scikit-learn's name of "sigmoid".
+    """
+    spec = "sigmoid" if isinstance(spec, str) and spec == "logistic" else spec
     return from_spec("activation", ACTIVATIONS, Activation, spec)
 
 

@@ -106,7 +106,8 @@ def fit_cross_fitted(
     encoded = (encoded if units is None else units.apply(encoded)).to(worked)
     check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
-    folds = folds_of(targets if loss.kind == "classification" else None, n_rows, copies, generator)
+    labels = targets if loss.kind == "classification" and targets.ndim == 1 else None
+    folds = folds_of(labels, n_rows, copies, generator)
     target = together.targets(encoded, folds).to(device)
 
     f = get_activation(activation)

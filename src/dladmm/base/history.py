@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 
 Value = float | int | None
@@ -31,10 +31,15 @@ COLUMNS = (
 )
 
 
-class History(Mapping[str, list[Value]]):
-    """A mapping of equal-length lists. ``None`` marks what was not measured at that iteration.
+class History(dict[str, list[Value]]):
+    """A dictionary of equal-length lists, one per column: ``pandas.DataFrame(history)`` is a table of the run.
+
+    ``None`` marks what was not measured at that iteration.
 
     ========================  ==================================================================================
+    ``iteration``             from 1 on; passes over the rows in streaming mode, one or several of them where
+                              ``mode="auto"`` trains cross-fitted copies
+    ``seconds``               since the start, measuring and callbacks not counted
     ``lagrangian``            L_rho of Equation 1, ``objective`` is F of Problem 4
     ``loss``                  mean loss of the network itself (its forward pass), not of the relaxed z_L
     ``primal_residual``       ``||r||``
@@ -43,55 +48,49 @@ class History(Mapping[str, list[Value]]):
     ``descent``               by how much the Lagrangian fell
     ``train_r2``, ``val_r2``  share of the targets' variance that a regression explains, on training and held-out rows
     ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
+    ``rho``, ``nu``           weights of the hard and of the relaxed constraints
+    ``train_accuracy``        share of the training rows told rightly, of classifiers
+    ``val_loss``              mean loss on rows that were not learnt from, ``val_accuracy`` the accuracy there
     ========================  ==================================================================================
     """
 
     def __init__(self, columns: Mapping[str, list[Value]] | None = None) -> None:
-        self._columns: dict[str, list[Value]] = {name: [] for name in COLUMNS}
+        super().__init__({name: [] for name in COLUMNS})
         for name, values in (columns or {}).items():
-            self._columns[name] = list(values)
-        longest = max(len(column) for column in self._columns.values())
-        for column in self._columns.values():  # an older file lacks some
+            self[name] = list(values)
+        longest = max(len(column) for column in self.values())
+        for column in self.values():  # an older file lacks some
             column += [None] * (longest - len(column))
 
     def append(self, **row: Value) -> None:
         """Add one iteration. Columns not named get ``None``."""
-        for name, column in self._columns.items():
+        for name, column in self.items():
             column.append(row.get(name))
 
     def amend(self, **row: Value) -> None:
         """Set columns of the last iteration that were measured later."""
         for name, value in row.items():
-            self._columns[name][-1] = value
+            self[name][-1] = value
 
     def last(self, column: str) -> Value:
         """The last value that was measured, or ``None``."""
-        return next((value for value in reversed(self._columns[column]) if value is not None), None)
+        return next((value for value in reversed(self[column]) if value is not None), None)
 
     def row(self, index: int) -> dict[str, Value]:
         """All columns of one iteration; ``index`` counts from 0, -1 is the last."""
-        return {name: column[index] for name, column in self._columns.items()}
+        return {name: column[index] for name, column in self.items()}
 
     @property
     def n_iter(self) -> int:
         """Number of recorded iterations."""
-        return len(self._columns["iteration"])
-
-    def __getitem__(self, column: str) -> list[Value]:
-        return self._columns[column]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+        return len(self["iteration"])
 
     def __repr__(self) -> str:
-        return f"History({self.n_iter} iterations, columns: {', '.join(self._columns)})"
+        return f"History({self.n_iter} iterations, columns: {', '.join(self)})"
 
     def to_dict(self) -> dict[str, list[Value]]:
         """The columns as lists; numbers that JSON cannot represent (NaN, infinity) become ``None``."""
-        return {name: [_writable(value) for value in column] for name, column in self._columns.items()}
+        return {name: [_writable(value) for value in column] for name, column in self.items()}
 
     def to_json(self) -> str:
         """The history as a JSON object of lists."""

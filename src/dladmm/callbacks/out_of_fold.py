@@ -55,9 +55,8 @@ class OutOfFold(Callback):
         objective = trainer.history.last("objective") or 0.0
         trainer.history.amend(loss=objective / trainer.engine.samples, val_loss=value)
         if self.loss.kind == "classification":
-            truth = self.loss.decision(target)
-            for column, outputs in (("val_accuracy", z), ("train_accuracy", trainer.state.outputs[-1])):
-                hits = (self.loss.loss if outputs is z else self.loss).decision(outputs) == truth
+            unseen, seen = self.loss.loss.hits(z, y), self.loss.hits(trainer.state.outputs[-1], target)
+            for column, hits in (("val_accuracy", unseen), ("train_accuracy", seen)):
                 trainer.history.amend(**{column: float(hits.double() @ weight)})
         else:
             trainer.history.amend(val_r2=r_squared(Risk(self.loss.loss, y), z, weight[:, None]))

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from dladmm.api.choosing import best_dtype
@@ -25,10 +25,20 @@ from dladmm.base.history import Status
 from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
 from dladmm.engine.options import AutoMode, given, make_options
-from dladmm.estimators.checks import dense, finite_output, keep_state, progress, widths
+from dladmm.estimators.checks import (
+    dense,
+    finite_output,
+    keep_state,
+    progress,
+    rows_per_batch,
+    rows_that_count,
+    widths,
+)
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
+from dladmm.estimators.curves import Curves
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.monotone import Monotone
+from dladmm.estimators.names import Named
 from dladmm.estimators.saving import Saved
 from dladmm.estimators.tabular import Tabular
 from dladmm.losses import Loss
@@ -41,7 +51,7 @@ ITERATIONS = 200
 """The default of ``max_iter`` in the modes that see all rows in every iteration."""
 
 
-class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ignore[misc]
+class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ignore[misc]
     """Parameters, training and network output of classifier and regressor."""
 
     def __init__(
@@ -57,7 +67,7 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
         w_solver: str = "exact",
         a_solver: str = "exact",
         damping: float | None = None,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
         max_iter: int | None = None,
         tol: float = 1e-4,
         early_stopping: bool = False,
@@ -107,14 +117,17 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
 
     # Training --------------------------------------------------------------------------------------------------
 
-    _start = "fresh"
-    """``init`` of :func:`dladmm.train` for a network that was not trained by this estimator before."""
+    @property
+    def _start(self) -> str:
+        """``init`` of :func:`dladmm.train` for a network that was not trained by this estimator before."""
+        return "fresh"
 
     def _fit(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, y, weight = self._weighted(X, y, sample_weight)
+        X, y, weight = rows_that_count(X, y, sample_weight)
         mode = mode_of(self, X) if self.mode == "auto" else str(self.mode)
+        batch_size = rows_per_batch(self.batch_size)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)
@@ -154,7 +167,7 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
                     rho=self.rho,
                     nu=self.nu,
                     damping=self.damping,
-                    batch_size=self.batch_size if mode == "streaming" or self.mode != "auto" else None,
+                    batch_size=batch_size if mode == "streaming" or self.mode != "auto" else None,
                     max_memory=self.max_memory,
                 ),
             )
@@ -165,7 +178,8 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
         self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int, weight: Array | None
     ) -> Self:
         """Cross-fitted copies of the network, merged into one of several times the width."""
-        asked = given(max_iter=self.max_iter, batch_size=self.batch_size)
+        batch_size = rows_per_batch(self.batch_size)
+        asked = given(max_iter=self.max_iter, batch_size=batch_size)
         sizes = [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs]
         make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
         found = fit_cross_fitted(
@@ -178,7 +192,7 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
             device=check_device(self.device),
             dtype=None if self.dtype == "auto" else check_dtype(self.dtype),
             passes=self.max_iter,
-            batch_size=self.batch_size,
+            batch_size=batch_size,
             sample_weight=weight,
             callbacks=check_callbacks(self._callbacks()),
             signs=self._weight_signs(sizes),
@@ -195,7 +209,7 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
             return ITERATIONS
         kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
-        return default_passes(n_rows, self.batch_size, convolutions=images)
+        return default_passes(n_rows, rows_per_batch(self.batch_size), convolutions=images)
 
     def _goes_on(self) -> bool:
         """Whether ``fit`` continues with the fitted network and its inputs."""
@@ -214,24 +228,11 @@ class MLPBase(Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ig
                 "set it back, or warm_start=False to start again."
             )
 
-    def _weighted(self, X: Any, y: Array, sample_weight: Any) -> tuple[Any, Array, Array | None]:
-        """X and y without rows of weight zero, and the weights (None if all are one)."""
-        if sample_weight is None:
-            return X, y, None
-        weight = _check_sample_weight(sample_weight, X)
-        if (weight < 0).any():
-            raise InputError(
-                "sample_weight has negative entries; each says how often a row counts, 0 or more."
-            )
-        counts = weight > 0
-        X, y, weight = X[counts], y[counts], weight[counts]
-        return X, y, None if bool((weight == 1).all()) else weight
-
     def _hold_out(self, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
         """Split off ``validation_fraction`` of the rows: X, y, weight, (X, y) held out, and the callback."""
         from dladmm.callbacks import EarlyStopping
 
-        stratify = y if isinstance(self, ClassifierMixin) else None
+        stratify = y if isinstance(self, ClassifierMixin) and y.ndim == 1 else None
         index = np.arange(X.shape[0])
         try:
             kept, held = train_test_split(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
@@ -27,6 +28,27 @@ def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
             f"hidden_layer_sizes must be whole numbers >= 1, one per hidden layer, got {hidden_layer_sizes!r}."
         )
     return tuple(int(width) for width in sizes)
+
+
+def rows_per_batch(batch_size: int | str | None) -> int | None:
+    """``batch_size`` as ``train`` takes it: "auto", scikit-learn's word, is None."""
+    if isinstance(batch_size, str):
+        if batch_size != "auto":
+            raise InputError(f"batch_size must be a whole number >= 1, 'auto' or None, got {batch_size!r}.")
+        return None
+    return batch_size
+
+
+def rows_that_count(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """X and y without rows of weight zero, and the weights (None if all are one)."""
+    if sample_weight is None:
+        return X, y, None
+    weight = _check_sample_weight(sample_weight, X)
+    if (weight < 0).any():
+        raise InputError("sample_weight has negative entries; each says how often a row counts, 0 or more.")
+    counts = weight > 0
+    X, y, weight = X[counts], y[counts], weight[counts]
+    return X, y, None if bool((weight == 1).all()) else weight
 
 
 def progress(estimator: Any) -> list[Callback]:

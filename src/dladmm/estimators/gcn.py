@@ -23,6 +23,8 @@ from dladmm.callbacks import Callback
 from dladmm.compute.sparse import csr_tensor
 from dladmm.engine.options import Mode, given
 from dladmm.estimators.checks import classes_of, finite_output, keep_state, progress, widths
+from dladmm.estimators.curves import Curves
+from dladmm.estimators.names import Named
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
@@ -32,7 +34,7 @@ from dladmm.training.result import ConvergenceNotGuaranteed, Result
 Array = NDArray[Any]
 
 
-class GCNClassifier(Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Semi-supervised graph convolutional network (Problem 6 of the paper); features need no scaling.
 
     Parameters

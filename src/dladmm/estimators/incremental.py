@@ -14,6 +14,7 @@ from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.estimators.checks import rows_per_batch, rows_that_count
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.result import Result
@@ -25,7 +26,6 @@ class Incremental:
     """Mixin of the estimators that have ``partial_fit``."""
 
     _remember: Callable[[Result, Loss], None]
-    _weighted: Callable[[Any, Array, Any], tuple[Any, Array, Array | None]]
 
     def _learn(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
         """One pass over these rows, with the running sums of all calls before; the network is that of any-time mode.
@@ -33,7 +33,7 @@ class Incremental:
         X has shape (n_samples, n_features), y holds encoded targets.
         """
         own: Any = self
-        X, y, weight = self._weighted(X.toarray() if sparse.issparse(X) else X, y, sample_weight)
+        X, y, weight = rows_that_count(X.toarray() if sparse.issparse(X) else X, y, sample_weight)
         online: Prepared | None = getattr(self, "_online", None)
         if online is None:
             online = self._begun(X, y, n_outputs, loss, weight)
@@ -59,7 +59,8 @@ class Incremental:
                     "monotone_constraints is kept by fit, and by partial_fit from its first call on, but not by "
                     "partial_fit after fit or load."
                 )
-        batch_size = {} if own.batch_size is None else {"batch_size": own.batch_size}
+        rows = rows_per_batch(own.batch_size)
+        batch_size: dict[str, Any] = {} if rows is None else {"batch_size": rows}
         return sample_trainer(
             own.module_ if keep else own._chain(X.shape[1], n_outputs),
             X,

@@ -1,18 +1,21 @@
-"""scikit-learn estimators :class:`MLPClassifier` and :class:`MLPRegressor`, trained without back-propagation."""
+"""The scikit-learn classifier :class:`MLPClassifier`, trained without back-propagation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
 
 from dladmm.base.errors import InputError
+from dladmm.callbacks import Callback
+from dladmm.engine.options import AutoMode
 from dladmm.estimators.base import MLPBase
-from dladmm.estimators.checks import classes_of
-from dladmm.losses import Loss, get_loss
+from dladmm.estimators.labels import Labels, labels_of, weighted_by_class
+from dladmm.losses import BinaryLogistic, Loss, Multilabel, get_loss
 
 Array = NDArray[Any]
 
@@ -66,19 +69,23 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         "auto" is float64 for small problems on a CPU, else float32; copies are trained in float32 and kept in float64.
     max_memory : int or str, optional
         Memory limit above the data, such as "2GB": rows are processed in chunks (docs/memory.md).
+    callbacks : sequence of Callback
+    verbose : bool, default False
+        Show a progress bar.
     categorical_features : "auto", None, or list of names, indices or booleans
         Columns of X that are categories, each an input of 0 and 1 per level. "auto" takes the columns of a data frame
         that hold text or categories (docs/tables.md).
     monotone_constraints : dict or list of {-1, 0, 1}, optional
         1 where the prediction (of two classes, the probability of the second) must not fall with a feature, -1 where it
         must not rise; by feature, or a dictionary by column name. The signs of the weights force it (docs/tables.md).
-    callbacks : sequence of Callback
-    verbose : bool, default False
-        Show a progress bar.
+    class_weight : dict, "balanced" or None
+        How often rows of each class count, ``{label: weight}`` (1 where a label is left out); "balanced" lets all
+        classes count alike. Multiplied with ``sample_weight``.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
+        The labels; for y with several labels per row the numbers of its columns.
     coefs_ : list of ndarray, coefs_[l] of shape (n_in, n_out)
         Weights for unscaled X, as in scikit-learn; of cross-fitted copies those behind ``module_[0]``.
     intercepts_ : list of ndarray, intercepts_[l] of shape (n_out,)
@@ -122,6 +129,51 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
     classes_: Array
 
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] | int = (100,),
+        activation: Any = "relu",
+        *,
+        loss: Any = None,
+        mode: AutoMode = "auto",
+        rho: float | None = None,
+        nu: float | None = None,
+        regularizer: Any = "auto",
+        w_solver: str = "exact",
+        a_solver: str = "exact",
+        damping: float | None = None,
+        batch_size: int | str | None = None,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_memory: int | str | None = None,
+        callbacks: Sequence[Callback] = (),
+        verbose: bool = False,
+        categorical_features: Any = "auto",
+        monotone_constraints: Any = None,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(
+            hidden_layer_sizes, activation, loss=loss, mode=mode, rho=rho, nu=nu, regularizer=regularizer,
+            w_solver=w_solver, a_solver=a_solver, damping=damping, batch_size=batch_size, max_iter=max_iter, tol=tol,
+            early_stopping=early_stopping, validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change, warm_start=warm_start, random_state=random_state, device=device,
+            dtype=dtype, max_memory=max_memory, callbacks=callbacks, verbose=verbose,
+            categorical_features=categorical_features, monotone_constraints=monotone_constraints,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network.
 
@@ -129,44 +181,64 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         ----------
         X : array, data frame or sparse matrix of shape (n_samples, n_features)
             Missing values (NaN) are filled by the median, and an input says where they were.
-        y : array of shape (n_samples,)
-            Labels of any type.
+        y : array of shape (n_samples,) or (n_samples, n_labels)
+            Labels of any type; or one column of 0 and 1 per label where rows have any number of labels, each of which
+            is then told by itself.
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
-        X, y = self._numbers(X, y, reset=not self._goes_on())
-        check_classification_targets(y)
-        classes = classes_of(y)
-        if self.warm_start and hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):
-            raise InputError(f"warm_start needs the same classes as before {self.classes_}, got {classes}.")
-        self.classes_ = classes
-        return self._fit(X, np.searchsorted(classes, y), len(classes), self._own_loss(), sample_weight)
+        X, y = self._validated(X, y, reset=not self._goes_on())
+        labels = labels_of(y)
+        if (
+            self.warm_start
+            and hasattr(self, "classes_")
+            and not np.array_equal(labels.classes, self.classes_)
+        ):
+            raise InputError(
+                f"warm_start needs the same classes as before {self.classes_}, got {labels.classes}."
+            )
+        self.classes_ = labels.classes
+        weight = weighted_by_class(self.class_weight, labels, y, sample_weight)
+        return self._fit(X, labels.encoded(y), len(labels.classes), self._loss_for(labels), weight)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learn from these rows once, in streaming mode; ``predict`` works after every call.
 
         Running sums are carried from call to call. Features are scaled by the rows of the first call: let it have some
-        hundred. After ``fit`` the fitted network learns on.
+        hundred. After ``fit`` the fitted network learns on. A pickle holds the running sums and up to 2,048 rows on
+        which the history is measured, so that learning goes on; ``save`` writes the network alone.
 
         Parameters
         ----------
         X : array or sparse matrix of shape (n_samples, n_features)
-        y : array of shape (n_samples,)
+        y : array of shape (n_samples,) or (n_samples, n_labels)
         classes : array of shape (n_classes,), optional
-            All labels there can be; needed in the first call.
+            All labels there can be; needed in the first call (for several labels per row, the numbers of the columns).
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
         first = not hasattr(self, "module_")
-        if _check_partial_fit_first_call(self, classes):
-            classes_of(self.classes_)
-        X, y = self._numbers(X, y, reset=first)
+        known = Labels.of_first_call(self, classes)
+        X, y = self._validated(X, y, reset=first)
+        labels = Labels(known, y.ndim == 2)
+        self.classes_ = known
+        weight = weighted_by_class(self.class_weight, labels, y, sample_weight, whole=False)
+        return self._learn(X, labels.encoded(y), len(known), self._loss_for(labels), weight)
+
+    def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
+        X, y = self._numbers(X, y, reset=reset, multi_output=True)
         check_classification_targets(y)
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
-            raise InputError(f"y has labels {unknown[:5]} that are not among classes={self.classes_}.")
-        labels = np.searchsorted(self.classes_, y)
-        return self._learn(X, labels, len(self.classes_), self._own_loss(), sample_weight)
+        return X, np.asarray(y.toarray() if hasattr(y, "toarray") else y)
+
+    def _loss_for(self, labels: Labels) -> Loss:
+        if not labels.several:
+            return self._own_loss()
+        if self.loss is not None and not isinstance(get_loss(self.loss), (BinaryLogistic, Multilabel)):
+            raise InputError(
+                f"y has several labels per row, which loss 'multilabel' (the default then) tells each by itself; "
+                f"got loss={self.loss!r}."
+            )
+        return Multilabel()
 
     def _own_loss(self) -> Loss:
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
@@ -175,80 +247,22 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         return loss
 
     def predict(self, X: Any) -> Array:
-        """The most likely class of each row of X (n_samples, n_features), shape (n_samples,)."""
+        """The most likely class of each row of X (n_samples, n_features), shape (n_samples,).
+
+        Of several labels per row, 0 or 1 for each, shape (n_samples, n_labels).
+        """
         output = self._output(X)
-        return np.asarray(self.classes_[self._loss.decision(output).numpy()])
+        decision = self._loss.decision(output).numpy()
+        return decision if isinstance(self._loss, Multilabel) else np.asarray(self.classes_[decision])
 
     def predict_proba(self, X: Any) -> Array:
-        """Class probabilities (n_samples, n_classes), columns in the order of ``classes_``."""
+        """Class probabilities (n_samples, n_classes), columns in the order of ``classes_``.
+
+        Of several labels per row, the probability of each by itself, (n_samples, n_labels).
+        """
         output = self._output(X).double()
         return self._loss.probabilities(output).numpy()
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of the class probabilities, shape (n_samples, n_classes)."""
         return np.log(self.predict_proba(X))
-
-
-class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
-    """Multi-layer perceptron regressor trained by dlADMM; ``y`` may have several columns and any units.
-
-    Parameters and attributes that are not listed are those of :class:`MLPClassifier`, without ``classes_``.
-
-    Parameters
-    ----------
-    loss : str, dict or Loss, optional
-        A regression loss; None is half the squared error, "huber" is robust against outliers.
-    """
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train the network.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n_samples, n_features)
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), optional
-            How often each sample counts, 0 or more.
-        """
-        X, y = self._numbers(X, y, reset=not self._goes_on(), multi_output=True, y_numeric=True)
-        self._single = y.ndim == 1
-        target = y.reshape(len(y), -1).astype(np.float64)
-        return self._fit(X, target, target.shape[1], self._own_loss(), sample_weight)
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn from these rows once, in streaming mode; ``predict`` works after every call.
-
-        Running sums are carried from call to call. Features are scaled by the rows of the first call: let it have some
-        hundred. After ``fit`` the fitted network learns on.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n_samples, n_features)
-        y : array of shape (n_samples,) or (n_samples, n_outputs)
-        sample_weight : array of shape (n_samples,), optional
-            How often each sample counts, 0 or more.
-        """
-        first = not hasattr(self, "module_")
-        X, y = self._numbers(X, y, reset=first, multi_output=True, y_numeric=True)
-        target = y.reshape(len(y), -1).astype(np.float64)
-        if not first and target.shape[1] != self.n_outputs_:
-            raise InputError(f"y has {target.shape[1]} columns, before it had {self.n_outputs_}.")
-        self._single = y.ndim == 1
-        return self._learn(X, target, target.shape[1], self._own_loss(), sample_weight)
-
-    def _own_loss(self) -> Loss:
-        loss = get_loss("squared" if self.loss is None else self.loss)
-        if loss.kind != "regression":
-            raise InputError(f"loss must be a regression loss, got {loss.name!r}.")
-        return loss
-
-    def predict(self, X: Any) -> Array:
-        """The network's output for X, of shape (n_samples,) or (n_samples, n_outputs) as y had in ``fit``."""
-        output = self._output(X)  # says so if it is not fitted
-        found = self._loss.decision(output).numpy()
-        return np.asarray(found[:, 0] if self._single else found)

@@ -1,4 +1,4 @@
-""":class:`ModuleClassifier`: any network that ``train`` takes, as a scikit-learn classifier."""
+""":class:`ModuleClassifier` and :class:`ModuleRegressor`: any network that ``train`` takes, as an estimator."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dladmm.callbacks import Callback
 from dladmm.engine.options import Mode
 from dladmm.estimators.checks import keep_state
 from dladmm.estimators.mlp import MLPClassifier
+from dladmm.estimators.regressor import MLPRegressor
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.result import Result
@@ -22,7 +23,48 @@ FLOAT64_SAMPLES = 500
 """Samples up to which ``dtype="auto"`` uses float64 on a CPU."""
 
 
-class ModuleClassifier(MLPClassifier):
+class OfModule:
+    """Mixin: the network is what ``module_factory(n_features, n_outputs)`` returns."""
+
+    module_factory: Factory | None
+    dtype: str
+    device: str
+
+    @property
+    def _start(self) -> str:
+        """Weights that the factory loads or trains are started from, those that torch draws are drawn anew."""
+        return "fresh" if self.module_factory is None else "auto"
+
+    def _chain(self, n_in: int, n_outputs: int) -> Any:
+        make = self.module_factory or _one_hidden_layer
+        if not callable(make):
+            raise InputTypeError(
+                f"module_factory must be a function of (n_features, n_outputs), got {make!r}."
+            )
+        made = make(n_in, n_outputs)
+        if not isinstance(made, nn.Module):
+            raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
+        return made
+
+    def _check_same_network(self) -> None:
+        """Any network can be continued; ``train`` checks whether it accepts X."""
+
+    def _choose_dtype(self, n_rows: int, mode: str) -> str:
+        if self.dtype != "auto":
+            return str(self.dtype)
+        small = n_rows <= FLOAT64_SAMPLES and mode != "streaming"
+        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
+
+    def _remember(self, result: Result, loss: Loss) -> None:
+        self.module_ = result.module
+        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
+        keep_state(self, result)
+        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
+        self.n_outputs_ = len(list(result.module.parameters())[-1])
+        self.loss_, self._loss = result.history.last("loss"), loss
+
+
+class ModuleClassifier(OfModule, MLPClassifier):
     """Classifier for any network that :func:`dladmm.train` accepts.
 
     X has shape (n_samples, n_features), as in scikit-learn; a network for images begins with ``nn.Unflatten``. Sample
@@ -63,7 +105,74 @@ class ModuleClassifier(MLPClassifier):
         w_solver: str = "exact",
         a_solver: str = "exact",
         damping: float | None = None,
-        batch_size: int | None = None,
+        batch_size: int | str | None = None,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_memory: int | str | None = None,
+        categorical_features: Any = "auto",
+        callbacks: Sequence[Callback] = (),
+        verbose: bool = False,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(
+            loss=loss, mode=mode, rho=rho, nu=nu, regularizer=regularizer, w_solver=w_solver, a_solver=a_solver,
+            damping=damping, batch_size=batch_size, max_iter=max_iter, tol=tol, early_stopping=early_stopping,
+            validation_fraction=validation_fraction, n_iter_no_change=n_iter_no_change, warm_start=warm_start,
+            random_state=random_state, device=device, dtype=dtype, max_memory=max_memory,
+            categorical_features=categorical_features, callbacks=callbacks, verbose=verbose,
+            class_weight=class_weight,
+        )  # fmt: skip
+        self.module_factory = module_factory
+
+
+class ModuleRegressor(OfModule, MLPRegressor):
+    """Regressor for any network that :func:`dladmm.train` accepts; ``y`` may have several columns and any units.
+
+    Parameters and attributes that are not listed are those of :class:`~dladmm.MLPRegressor`, without ``coefs_`` and
+    ``intercepts_``.
+
+    Parameters
+    ----------
+    module_factory : callable, optional
+        ``module_factory(n_features, n_outputs)`` returns an ``nn.Sequential`` that ends in
+        ``nn.Linear(..., n_outputs)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
+        started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
+
+    Attributes
+    ----------
+    module_ : nn.Module
+        The trained network.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> def network(n_features, n_outputs):
+    ...     return nn.Sequential(nn.Linear(n_features, 20), nn.Tanh(), nn.Linear(20, n_outputs))
+    >>> ModuleRegressor(network, loss="huber", max_iter=50, random_state=0).fit(X, y).score(X, y) > 0.4
+    True
+    """
+
+    def __init__(
+        self,
+        module_factory: Factory | None = None,
+        *,
+        loss: Any = None,
+        mode: Mode = "accelerated",
+        rho: float | None = None,
+        nu: float | None = None,
+        regularizer: Any = "auto",
+        w_solver: str = "exact",
+        a_solver: str = "exact",
+        damping: float | None = None,
+        batch_size: int | str | None = None,
         max_iter: int | None = None,
         tol: float = 1e-4,
         early_stopping: bool = False,
@@ -87,43 +196,11 @@ class ModuleClassifier(MLPClassifier):
         )  # fmt: skip
         self.module_factory = module_factory
 
-    @property
-    def _start(self) -> str:  # type: ignore[override]
-        """Weights that the factory loads or trains are started from, those that torch draws are drawn anew."""
-        return "fresh" if self.module_factory is None else "auto"
 
-    def _chain(self, n_in: int, n_outputs: int) -> Any:
-        make = self.module_factory or _one_hidden_layer
-        if not callable(make):
-            raise InputTypeError(
-                f"module_factory must be a function of (n_features, n_classes), got {make!r}."
-            )
-        made = make(n_in, n_outputs)
-        if not isinstance(made, nn.Module):
-            raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
-        return made
-
-    def _check_same_network(self) -> None:
-        """Any network can be continued; ``train`` checks whether it accepts X."""
-
-    def _choose_dtype(self, n_rows: int, mode: str) -> str:
-        if self.dtype != "auto":
-            return str(self.dtype)
-        small = n_rows <= FLOAT64_SAMPLES and mode != "streaming"
-        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
-
-    def _remember(self, result: Result, loss: Loss) -> None:
-        self.module_ = result.module
-        self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
-        keep_state(self, result)
-        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
-        self.loss_, self._loss = result.history.last("loss"), loss
-
-
-def _one_hidden_layer(n_features: int, n_classes: int) -> nn.Module:
+def _one_hidden_layer(n_features: int, n_outputs: int) -> nn.Module:
     # train draws fresh weights; skip_init leaves torch's global generator unchanged
     first, last = (
         nn.utils.skip_init(nn.Linear, *sizes)  # type: ignore[no-untyped-call]
-        for sizes in ((n_features, 100), (100, n_classes))
+        for sizes in ((n_features, 100), (100, n_outputs))
     )
     return nn.Sequential(first, nn.ReLU(), last)

@@ -17,6 +17,7 @@ from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHi
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.from_torch import loss_of_torch
+from dladmm.losses.multilabel import Multilabel
 from dladmm.losses.poisson import Poisson
 from dladmm.losses.quantile import Absolute, Quantile
 from dladmm.losses.regression import Huber, Squared
@@ -24,7 +25,10 @@ from dladmm.losses.units import Units, foldable
 
 LOSSES: dict[str, type[Loss]] = {
     cls.name: cls
-    for cls in (CrossEntropy, Squared, Huber, BinaryLogistic, SquaredHinge, Absolute, Quantile, Poisson)
+    for cls in (
+        *(CrossEntropy, BinaryLogistic, SquaredHinge, Multilabel),
+        *(Squared, Huber, Absolute, Quantile, Poisson),
+    )
 }
 
 
@@ -49,6 +53,7 @@ __all__ = [
     "CrossFitted",
     "Huber",
     "Loss",
+    "Multilabel",
     "Poisson",
     "Quantile",
     "Risk",

@@ -124,6 +124,11 @@ class Loss(Named, ABC):
     def decision(self, z: Tensor) -> Tensor:
         """Predictions from outputs z: class indices (N,) for classification, z itself for regression."""
 
+    def hits(self, z: Tensor, target: Tensor) -> Tensor:
+        """Whether the decision of each row is that of its target, (N,); of several labels all must be."""
+        same = self.decision(z) == self.decision(target)
+        return same if same.ndim == 1 else same.all(1)
+
     def probabilities(self, z: Tensor) -> Tensor:
         """Class probabilities (N, n_classes), each row sums to 1; only for classification."""
         raise InputError(f"loss {self.name!r} is for regression: it has no class probabilities")

@@ -128,7 +128,7 @@ def score(
     classifies = risk.loss.kind == "classification"
     hits = torch.zeros_like(losses)
     if classifies:
-        hits = (risk.loss.decision(output) == risk.loss.decision(risk.target)).double()
+        hits = risk.loss.hits(output, risk.target).double()
     if counts is None:
         sums = [losses.sum(), hits.sum(), losses.new_full((), losses.numel())]
     else:
