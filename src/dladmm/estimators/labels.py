@@ -47,8 +47,6 @@ def labels_of(y: Array) -> Labels:
     """The labels of y (n_samples,), or of the columns of y (n_samples, n_labels)."""
     if y.ndim == 1:
         return Labels(classes_of(y))
-    if y.shape[1] == 1:
-        raise InputError("y has one column; give labels of shape (n_samples,), y.ravel().")
     return Labels(np.arange(y.shape[1]), several=True)
 
 

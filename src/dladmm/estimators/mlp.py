@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
@@ -227,8 +228,10 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
 
     def _validated(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, Array]:
         X, y = self._numbers(X, y, reset=reset, multi_output=True)
+        y = y.toarray() if hasattr(y, "toarray") else y
+        y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         check_classification_targets(y)
-        return X, np.asarray(y.toarray() if hasattr(y, "toarray") else y)
+        return X, np.asarray(y)
 
     def _loss_for(self, labels: Labels) -> Loss:
         if not labels.several:
