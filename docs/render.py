@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from pages.accuracy_picture import accuracy_picture
 from pages.command_line import cli_page
 from pages.defaults import with_tables as with_default_tables
+from pages.graphs import with_splits_table
 from pages.readme import with_table
 from pages.records import ROOT
 from pages.results import render as results_page
@@ -37,6 +38,8 @@ def rendered() -> dict[Path, str]:
     files[streaming] = with_tables(streaming.read_text(encoding="utf-8"))
     defaults = DOCS / "defaults.md"
     files[defaults] = with_default_tables(defaults.read_text(encoding="utf-8"))
+    graphs = DOCS / "graphs.md"
+    files[graphs] = with_splits_table(graphs.read_text(encoding="utf-8"))
     tables = DOCS / "tables.md"
     files[tables] = with_monotone_table(tables.read_text(encoding="utf-8"))
     return files | {readme: with_table(readme.read_text(encoding="utf-8"))}

@@ -25,13 +25,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dladmm.compute.execution import on_gpu
 from dladmm.solvers.factor import damped_cholesky, damped_inverse
 
 ALIGNED = 8
 """Rows of matrices are padded to a multiple of so many entries: products are twice as fast on a GPU then."""
 
 THIN_FROM = 512
-"""Layers with so many inputs have a thin metric: below it products with K are no large part of a step."""
+"""Layers with so many inputs have a thin metric on a CPU: below it products with K are no large part of a step.
+
+On a GPU they are none at any width: a step takes as long as its launches, of which a thin metric has more.
+"""
 
 INPUTS_PER_DIRECTION = 16
 """A thin metric knows a direction for every 16 inputs.
@@ -72,8 +76,8 @@ def padded(n_inputs: int) -> int:
 
 
 def metric_for(like: Tensor, n_inputs: int, groups: int = 1) -> Metric:
-    """An empty metric, thin for a wide layer."""
-    if groups == 1 and n_inputs >= THIN_FROM:
+    """An empty metric, thin for a wide layer on a CPU."""
+    if groups == 1 and n_inputs >= THIN_FROM and not on_gpu(like):
         return ThinMetric(like, n_inputs)
     return FullMetric(like, n_inputs, () if groups == 1 else (groups,))
 
