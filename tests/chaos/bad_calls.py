@@ -33,6 +33,9 @@ class Faulty(nn.Module):
 
 # fmt: off
 REFUSED_CALLS: REFUSED = [
+    ("communicator str", lambda: trained(communicator="x"),
+     InputTypeError, "communicator must be a dladmm Communicator or None, got 'x'"),
+    ("scale_targets", lambda: trained(scale_targets="yes"), InputError, "scale_targets must be True, False or None"),
     ("one row", lambda: trained(X[:1], Y[:1]), InputError, "y holds one class only; at least two are"),
     ("object numbers", lambda: trained(X.astype(object)),
      InputTypeError, "X must be numeric, got dtype object; encode text"),

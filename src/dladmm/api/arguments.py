@@ -48,7 +48,7 @@ def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
-        comm: Communicator = given.get("communicator") or current()
+        comm = _communicator(given.get("communicator"))
         own = is_stream(given["X"])  # every rank brings its own
         called = callable(given["X"]) and not own
         if comm.alone and not called and not callable(given.get("validation")):
@@ -76,7 +76,7 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         bound = signature.bind(*args, **kwargs)
         given = bound.arguments
-        comm: Communicator = given.get("communicator") or current()
+        comm = _communicator(given.get("communicator"))
         if comm.alone:
             return function(*args, **kwargs)
         parts = callable(given["data"]) and not is_graph(given["data"])
@@ -88,6 +88,16 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
             return function(*bound.args, **bound.kwargs)
 
     return run
+
+
+def _communicator(given: Any) -> Communicator:
+    """The communicator that was given, or that of the process group that is initialised."""
+    if given is not None and not isinstance(given, Communicator):
+        raise InputTypeError(
+            f"communicator must be a dladmm Communicator or None, got {given!r}; None takes the process group that "
+            "torch.distributed was initialised with."
+        )
+    return current() if given is None else given
 
 
 def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:

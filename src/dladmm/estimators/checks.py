@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any
 
@@ -21,7 +21,8 @@ def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
     """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
     single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
     sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
-    if not all(
+    unordered = isinstance(hidden_layer_sizes, (str, bytes, bytearray, Mapping, Set))  # b"3" iterates over 51
+    if unordered or not all(
         isinstance(width, Integral) and not isinstance(width, bool) and int(width) >= 1 for width in sizes
     ):
         raise InputError(
@@ -39,10 +40,21 @@ def rows_per_batch(batch_size: int | str | None) -> int | None:
     return batch_size
 
 
+def refuse_masked(**arrays: Any) -> None:
+    """Raise for masked entries of numpy's masked arrays: as plain arrays they would count like others."""
+    for name, array in arrays.items():
+        if np.ma.is_masked(array):
+            raise InputError(
+                f"{name} has masked entries, which would count like others; fill them (X.filled(np.nan) marks "
+                "missing features) or leave those rows out."
+            )
+
+
 def rows_that_count(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
     """X and y without rows of weight zero, and the weights (None if all are one)."""
     if sample_weight is None:
         return X, y, None
+    refuse_masked(sample_weight=sample_weight)
     weight = _check_sample_weight(sample_weight, X)
     if (weight < 0).any():
         raise InputError("sample_weight has negative entries; each says how often a row counts, 0 or more.")

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
 from dladmm.base.errors import InputError
@@ -231,6 +231,11 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         y = y.toarray() if hasattr(y, "toarray") else y
         y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
         check_classification_targets(y)
+        if y.ndim == 2 and type_of_target(y) != "multilabel-indicator":
+            raise InputError(
+                "y has several columns, which must hold 0 and 1, one column per label; for several questions of "
+                "several classes each, wrap the classifier in sklearn.multioutput.MultiOutputClassifier."
+            )
         return X, np.asarray(y)
 
     def _loss_for(self, labels: Labels) -> Loss:
