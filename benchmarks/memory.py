@@ -34,8 +34,8 @@ from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.options import make_options
 
 MODES: dict[str, dict[str, Any]] = {
-    "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},
-    "exact": {},
+    "quadratic": {"mode": "convergent", "w_solver": "quadratic", "a_solver": "quadratic"},
+    "exact": {"mode": "convergent"},
     "accelerated": {"mode": "accelerated"},
 }
 

@@ -30,8 +30,14 @@ from dladmm import datasets, mlp, train
 from dladmm.base import machine
 
 MODES: dict[str, dict[str, Any]] = {
-    "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic", "rho": 1.5, "nu": 0.5},
-    "exact": {"rho": 1.5, "nu": 0.5},
+    "quadratic": {
+        "mode": "convergent",
+        "w_solver": "quadratic",
+        "a_solver": "quadratic",
+        "rho": 1.5,
+        "nu": 0.5,
+    },
+    "exact": {"mode": "convergent", "rho": 1.5, "nu": 0.5},
     "accelerated": {"mode": "accelerated"},
 }
 

@@ -44,8 +44,8 @@ from dladmm.network.graph import normalised_adjacency
 
 WIDTHS, SAMPLES, ITERATIONS = (200, 300, 300, 10), 6_000, 6
 MODES: dict[str, dict[str, Any]] = {
-    "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},
-    "exact": {},
+    "quadratic": {"mode": "convergent", "w_solver": "quadratic", "a_solver": "quadratic"},
+    "exact": {"mode": "convergent"},
 }
 GRAPH, HIDDEN = "cora", 32
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "scaling.md"
@@ -187,7 +187,7 @@ def graph(comm: Any, iterations: int) -> dict[str, Any]:
     log = TrafficLog()
     result = train_graph(
         data, hidden=(HIDDEN,), max_iter=iterations, callbacks=[log], communicator=comm,
-        w_solver="quadratic", diagnostics_every=10_000, eps_abs=0.0, eps_rel=0.0,
+        mode="convergent", w_solver="quadratic", diagnostics_every=10_000, eps_abs=0.0, eps_rel=0.0,
     )  # fmt: skip
     seconds = np.diff([0.0, *(s or 0.0 for s in result.history["seconds"])])
     matrix = normalised_adjacency(data.edge_index, data.n_nodes)

@@ -82,7 +82,7 @@ class Scale(nn.Module):
 # In a chain it is a link like the library's own, and the certificate checks what it promised.
 data = dladmm.datasets.load("digits")
 chain = dladmm.Chain([Affine(64, 64), Gain(64), Elementwise("relu"), Affine(64, 10)])
-result = dladmm.train(chain, data.x_train, data.y_train, max_iter=30)
+result = dladmm.train(chain, data.x_train, data.y_train, mode="convergent", max_iter=30)
 print(result.certificate)
 with torch.no_grad():
     accuracy = (result.module(data.x_test).argmax(1) == data.y_test).double().mean()

@@ -62,7 +62,7 @@ for network, name in ((mlp, "sign"), (mlp, "step"), (mlp, "quantised"), (cnn, "s
 
 # %%
 # Weights under a penalty or a constraint: zeros are exact zeros, and none is ever negative.
-settings = {"nu": 10.0, "damping": 1.0, "init_scale": 1.0}
+settings = {"mode": "convergent", "nu": 10.0, "damping": 1.0, "init_scale": 1.0}
 for name, penalty in (("step", {"name": "l1", "strength": 3.0}), ("relu", {"name": "non_negative"})):
     chain = dladmm.mlp([64, 100, 10], name)
     found = dladmm.train(chain, *given, regularizer=penalty, max_iter=ITERATIONS, **settings)

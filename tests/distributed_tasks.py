@@ -14,17 +14,8 @@ from scipy import sparse
 from torch import nn
 from traffic_model import iteration_traffic
 
-from dladmm import (
-    Chain,
-    GCNClassifier,
-    MLPClassifier,
-    MLPRegressor,
-    Recurrent,
-    datasets,
-    mlp,
-    train,
-    train_graph,
-)
+from convergent import train, train_graph
+from dladmm import Chain, GCNClassifier, MLPClassifier, MLPRegressor, Recurrent, datasets, mlp
 from dladmm.base.history import Status
 from dladmm.blocks import Affine, Elementwise
 from dladmm.callbacks import Callback, Checkpoint

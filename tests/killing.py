@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dladmm import mlp, train
+from convergent import train
+from dladmm import mlp
 from dladmm.callbacks import Checkpoint
 from dladmm.training.checkpoint import iteration_of, latest
 

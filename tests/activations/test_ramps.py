@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dladmm import InputError, datasets, mlp, train
+from convergent import train
+from dladmm import InputError, datasets, mlp
 from dladmm.activations import Quantised, Sign, Step
 from dladmm.blocks import Anchor, Elementwise, Term, Work
 from dladmm.solvers.jump_surrogate import REACH, surrogate_through

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import GCNClassifier, datasets, train_graph
+from convergent import train_graph
+from dladmm import GCNClassifier, datasets
 from dladmm.api.graph_clusters import clustered_graph
 from dladmm.api.graph_problem import GivenGraph, GraphSettings
 from dladmm.base.errors import InputError

@@ -12,8 +12,8 @@ import pytest
 import torch
 from scipy import sparse
 
+from convergent import train_graph
 from dladmm import datasets
-from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.callbacks import Checkpoint
 from dladmm.cli.demo import train_karate

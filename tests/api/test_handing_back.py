@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import train
+from convergent import train
 from dladmm.api.handing_back import ModuleDiffers, RoundedScaling, check_same_outputs
 from dladmm.network.chain import from_module
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from dladmm import GCNClassifier, datasets, train_graph
+from convergent import train_graph
+from dladmm import GCNClassifier, datasets
 from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import GivenGraph, GraphSettings, graph_problem
 from dladmm.api.self_training import near_problem, self_trained, spread_labels

@@ -12,7 +12,8 @@ from scipy import sparse
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from dladmm import InputError, mlp, train
+from convergent import train
+from dladmm import InputError, mlp
 from dladmm.api import stream_batches
 from dladmm.api.row_checks import is_stream
 from dladmm.api.stream_sources import DatasetSource, RowSource

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import Chain, train
+from convergent import train
+from dladmm import Chain
 from dladmm.blocks import Affine, Anchor, Elementwise, Generic, Term, Work
 from dladmm.callbacks import Checkpoint
 from dladmm.regularizers import get_regularizer

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import own_gain
+from convergent import train
 from distributed_pool import Pool
 from distributed_tasks import own_block_trained
-from dladmm import Chain, InputError, mlp, train
+from dladmm import Chain, InputError, mlp
 from dladmm.blocks import Affine, Elementwise, Support
 from dladmm.compute.execution import Execution
 from dladmm.engine.accelerated import Accelerated

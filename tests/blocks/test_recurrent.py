@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import InputError, InputTypeError, Recurrent, baselines, train
+from convergent import train
+from dladmm import InputError, InputTypeError, Recurrent, baselines
 from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Term, Work
 from dladmm.callbacks import Checkpoint
 from dladmm.engine.sweep import Engine

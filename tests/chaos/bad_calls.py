@@ -10,8 +10,8 @@ from scipy import sparse
 from torch import nn
 
 from chaos.table import EDGES, MASK, REFUSED, X, Y
-from dladmm import CallableLoss, InputError, InputTypeError, Result, mlp, train
-from dladmm.api.train_graph import train_graph
+from convergent import train, train_graph
+from dladmm import CallableLoss, InputError, InputTypeError, Result, mlp
 from dladmm.callbacks import ProgressBar
 
 

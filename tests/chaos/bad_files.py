@@ -16,7 +16,8 @@ from chaos.commands import run
 from chaos.forks import NOBODY, forked
 from chaos.ledger import Ledger, Violation, require
 from chaos.table import X, Y
-from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp, train
+from convergent import train
+from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp
 from dladmm.base.table_file import read_npz
 from dladmm.callbacks import Checkpoint, CSVLogger
 from dladmm.report import read_report, write_page

@@ -18,7 +18,8 @@ import killing
 from chaos.determinism import require_equal
 from chaos.forks import forked
 from chaos.ledger import Ledger, require, surroundings
-from dladmm import Callback, DataError, Result, mlp, train
+from convergent import train
+from dladmm import Callback, DataError, Result, mlp
 from dladmm.callbacks import Checkpoint
 from dladmm.training.checkpoint import CheckpointWarning, checkpoints, latest, load, load_training, save
 

@@ -11,8 +11,8 @@ import torch
 
 from chaos.ledger import Ledger, require
 from chaos.problems import judge_descent, judge_model
-from dladmm import Callback, Status, mlp, train
-from dladmm.api.train_graph import train_graph
+from convergent import train, train_graph
+from dladmm import Callback, Status, mlp
 from dladmm.training.trainer import Trainer
 
 SECONDS = 60.0

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from chaos.ledger import require
-from dladmm import Result, Status, mlp, train
+from convergent import train, train_graph
+from dladmm import Result, Status, mlp
 from dladmm.activations import ACTIVATIONS
-from dladmm.api.train_graph import train_graph
 from dladmm.engine.certificate import rounding_slack
 from dladmm.losses import LOSSES, get_loss
 from dladmm.regularizers import REGULARIZERS

@@ -19,7 +19,8 @@ from chaos.bad_estimators import classified, graph, regressed
 from chaos.commands import run as dladmm
 from chaos.ledger import Ledger, require
 from chaos.table import X, Y
-from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp, train
+from convergent import train
+from dladmm import GCNClassifier, MLPClassifier, MLPRegressor, datasets, mlp
 from dladmm.callbacks import Checkpoint, CSVLogger, JSONLinesLogger
 from dladmm.report import read_report, write_page
 from dladmm.training.checkpoint import load_model, load_training, save_model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dladmm import datasets, mlp, train
-from dladmm.api.train_graph import train_graph
+from convergent import train, train_graph
+from dladmm import datasets, mlp
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,8 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from convergent import train, train_graph
 from distributed_tasks import data, quietly
-from dladmm import datasets, mlp, train, train_graph
+from dladmm import datasets, mlp
 from dladmm.distributed import ALONE, Group
 
 pytestmark = [

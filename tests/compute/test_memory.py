@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import MLPClassifier, mlp, train
-from dladmm.api.train_graph import train_graph
+from convergent import train, train_graph
+from dladmm import MLPClassifier, mlp
 from dladmm.base.errors import InputError
 from dladmm.baselines import train as train_baseline
 from dladmm.blocks import Term, Work
@@ -242,7 +242,7 @@ x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(200_000, 250))
 y = np.arange(len(x)) % 3
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-options = dict(device="cpu", max_iter=1, scale_inputs=True, max_memory="40MB")
+options = dict(mode="convergent", device="cpu", max_iter=1, scale_inputs=True, max_memory="40MB")
 train(mlp([250, 2, 3]), np.array(x[:1000]), y[:1000], **options)
 before = peak()
 train(mlp([250, 2, 3]), x, y, **options)

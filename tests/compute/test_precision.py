@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dladmm import InputError, datasets, mlp, train
+from convergent import train
+from dladmm import InputError, datasets, mlp
 from dladmm.compute.execution import EAGER, Execution, product_precision
 from running_benchmarks import run_benchmark
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from dladmm import train
+from convergent import train
 from dladmm.blocks import Affine, Term, Work
 from dladmm.compute.execution import Execution
 from dladmm.compute.workspace import KEPT, Workspace

@@ -10,7 +10,8 @@ import torch
 from scipy import sparse
 from torch import nn
 
-from dladmm import Callback, InputError, Status, datasets, mlp, train, train_graph
+from convergent import train, train_graph
+from dladmm import Callback, InputError, Status, datasets, mlp
 from dladmm.api.graph_problem import GraphSettings, graph_problem
 from dladmm.blocks import Affine, Elementwise, GraphConv, Term, Work
 from dladmm.compute.sparse import csr_tensor

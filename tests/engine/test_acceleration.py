@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import Callback, InputError, MLPClassifier, Status, datasets, mlp, train, train_graph
+from convergent import train, train_graph
+from dladmm import Callback, InputError, MLPClassifier, Status, datasets, mlp
 from dladmm.losses import get_loss
 from dladmm.regularizers import get_regularizer
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import InputError, Recurrent, train
+from convergent import train
+from dladmm import InputError, Recurrent
 
 rng = np.random.default_rng(0)
 IMAGES, LABELS = rng.normal(size=(12, 1, 6, 6)), np.arange(12) % 3

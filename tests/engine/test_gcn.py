@@ -11,7 +11,8 @@ import torch
 from test_theory import ACTIVATIONS, REGULARIZERS, SOLVERS, descents
 from torch import nn
 
-from dladmm import datasets, train_graph
+from convergent import train_graph
+from dladmm import datasets
 from dladmm.blocks import Elementwise, GraphConv
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.engine.sweep import Engine

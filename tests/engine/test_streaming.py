@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import Recurrent, Status, datasets, from_module, mlp, train
+from convergent import train
+from dladmm import Recurrent, Status, datasets, from_module, mlp
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
 from dladmm.engine.certificate import _largest_rise
 from dladmm.engine.problem import State

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import GCNClassifier, InputError, MLPClassifier, ModuleClassifier, datasets, mlp, train
+from convergent import train
+from dladmm import GCNClassifier, InputError, MLPClassifier, ModuleClassifier, datasets, mlp
 from dladmm.training.checkpoint import load_model, save_model
 from dladmm.training.result import Result
 

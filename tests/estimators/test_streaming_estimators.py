@@ -15,15 +15,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import nn
 
-from dladmm import (
-    GCNClassifier,
-    InputError,
-    MLPClassifier,
-    MLPRegressor,
-    ModuleClassifier,
-    datasets,
-    train_graph,
-)
+from convergent import train_graph
+from dladmm import GCNClassifier, InputError, MLPClassifier, MLPRegressor, ModuleClassifier, datasets
 from dladmm.engine.batches import default_passes
 
 STREAM = {"mode": "streaming", "random_state": 0, "device": "cpu"}

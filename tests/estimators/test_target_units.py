@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import InputError, MLPRegressor, mlp, train
+from convergent import train
+from dladmm import InputError, MLPRegressor, mlp
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

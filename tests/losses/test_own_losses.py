@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import CallableLoss, InputError, mlp, train
+from convergent import train
+from dladmm import CallableLoss, InputError, mlp
 from dladmm.api.train import EstimatedConstant
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import estimated

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import InputError, baselines, train
+from convergent import train
+from dladmm import InputError, baselines
 from dladmm.callbacks import Checkpoint
 from dladmm.network.chain import from_module
 

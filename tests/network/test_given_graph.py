@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import GCNClassifier, InputError, InputTypeError, datasets, train_graph
+from convergent import train_graph
+from dladmm import GCNClassifier, InputError, InputTypeError, datasets
 from dladmm.network.graph import normalised_adjacency
 
 

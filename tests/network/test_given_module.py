@@ -10,7 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from dladmm import InputError, ModuleClassifier, Recurrent, train
+from convergent import train
+from dladmm import InputError, ModuleClassifier, Recurrent
 from dladmm.network.given_module import StartsFromWeights, trained_layer
 
 MODES = ("convergent", "accelerated", "streaming")

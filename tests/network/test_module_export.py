@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import datasets, from_module, mlp, train
+from convergent import train
+from dladmm import datasets, from_module, mlp
 
 
 @pytest.fixture(scope="module")

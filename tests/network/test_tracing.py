@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dladmm import InputError, InputTypeError, Recurrent, from_module, train
+from convergent import train
+from dladmm import InputError, InputTypeError, Recurrent, from_module
 from dladmm.network.tracing import chain_layers
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from dladmm import mlp, train
+from convergent import train
+from dladmm import mlp
 
 
 def test_ridge():

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from dladmm import Callback, DataError, InputError, Status, mlp, train
+from convergent import train
+from dladmm import Callback, DataError, InputError, Status, mlp
 from dladmm.callbacks import Checkpoint, EarlyStopping
 from dladmm.training.checkpoint import (
     CheckpointWarning,

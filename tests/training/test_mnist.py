@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from dladmm import DataError, datasets, mlp, train
+from convergent import train
+from dladmm import DataError, datasets, mlp
 
 
 @pytest.mark.realdata

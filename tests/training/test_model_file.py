@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import DataError, InputError, Recurrent, Status, mlp, train
+from convergent import train
+from dladmm import DataError, InputError, Recurrent, Status, mlp
 from dladmm.activations import ACTIVATIONS, get_activation
 from dladmm.losses import CallableLoss, get_loss
 from dladmm.network.chain import layers_of

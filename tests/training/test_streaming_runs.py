@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dladmm import Callback, InputError, Status, mlp, train
+from convergent import train
+from dladmm import Callback, InputError, Status, mlp
 from dladmm.base.errors import BatchError
 from dladmm.callbacks import Checkpoint, EarlyStopping, ProgressBar, StopOnSignal
 from dladmm.training.checkpoint import latest

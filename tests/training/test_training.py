@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import dladmm
-from dladmm import Callback, ConvergenceNotGuaranteed, History, Status, mlp, train
+from convergent import train
+from dladmm import Callback, ConvergenceNotGuaranteed, History, Status, mlp
 
 
 @pytest.fixture(scope="module")

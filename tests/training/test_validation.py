@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import InputError, InputTypeError, mlp, train
+from convergent import train
+from dladmm import InputError, InputTypeError, mlp
 
 X = np.random.default_rng(0).normal(size=(12, 4))
 Y = np.arange(12) % 3

@@ -13,9 +13,17 @@ name. docs/defaults.md has the tables that chose these numbers.
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
+import numpy as np
+import torch
+from scipy import sparse
+
+from dladmm.api.row_checks import is_stream
+from dladmm.compute.communicator import Communicator
 from dladmm.engine.batches import MANY_ROWS
+from dladmm.engine.options import TrainOptions
+from dladmm.solvers.subproblems import SubproblemOptions
 
 CROSS_FITTED = "cross-fitted"
 """Streaming mode with cross-fitted copies (:mod:`dladmm.api.cross_fit`)."""
@@ -51,6 +59,63 @@ def best_mode(
     if one_network or unusual:
         return "streaming" if batches else "accelerated"
     return CROSS_FITTED
+
+
+OF_THE_PAPER, OF_BATCHES = ("start", "rho_rule"), ("batch_size", "streaming")
+"""Options that name the paper's algorithm, or streaming mode, by themselves."""
+
+OF_SOLVERS = {"rho", "nu", "max_memory", "compile", "subproblems", *SubproblemOptions.__dataclass_fields__}
+"""Options that streaming mode refuses."""
+
+
+def with_mode(
+    options: dict[str, Any], X: Any, comm: Communicator, *, preset: str, prox: str, method: Any
+) -> dict[str, Any]:
+    """The options of :func:`dladmm.train` with the mode that "auto", or none, stands for.
+
+    One network is trained in place, so there are no cross-fitted copies. ``method`` is another method's, without modes.
+    """
+    if options.get("mode", "auto") != "auto":
+        return options
+    asked = {name: value for name, value in options.items() if name != "mode"}
+    if method is not None:
+        return asked
+    named = _named(asked, preset)
+    if named is None and (is_stream(X) or sparse.issparse(X)):
+        named = "streaming"
+    if named is None:
+        shape = _shape(X)
+        n_rows = sum(int(text) for text in comm.texts(str(shape[0])))
+        solvers = prox != "auto" or any(asked.get(name) is not None for name in OF_SOLVERS)
+        named = best_mode(n_rows, int(np.prod(shape[1:])), solver_settings=solvers, one_network=True)
+    return {"mode": named} | asked
+
+
+def with_graph_mode(options: dict[str, Any], *, preset: str, method: Any) -> dict[str, Any]:
+    """The same for :func:`dladmm.train_graph`."""
+    if options.get("mode", "auto") != "auto":
+        return options
+    asked = {name: value for name, value in options.items() if name != "mode"}
+    return asked if method is not None else {"mode": _named(asked, preset) or GRAPH_MODE} | asked
+
+
+def _named(asked: dict[str, Any], preset: str) -> str | None:
+    """The mode that a preset or an option is of."""
+    defaults = TrainOptions()
+    changed = {
+        name for name, value in asked.items() if value is not None and value != getattr(defaults, name, None)
+    }
+    if preset != "default" or changed & {*OF_THE_PAPER}:
+        return "convergent"
+    return "streaming" if changed & {*OF_BATCHES} else None
+
+
+def _shape(X: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(X.shape) if hasattr(X, "shape") else np.shape(X)
+    except (TypeError, ValueError):  # refused with words where it is read
+        shape = ()
+    return shape or (0,)
 
 
 def best_dtype(n_rows: int, widest: int, mode: str, device: torch.device) -> str:

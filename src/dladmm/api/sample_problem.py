@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
+from dladmm.api.choosing import with_mode
 from dladmm.api.given_model import check_names, init_of
 from dladmm.api.handing_back import COMPARED_ROWS
 from dladmm.api.row_checks import RowChecks, is_stream
@@ -91,6 +92,7 @@ def sample_trainer(
     ``one_class``: targets may be of one class only, as those of one call of ``partial_fit``.
     """
     comm = ALONE if communicator is None else communicator
+    options = with_mode(options, X, comm, preset=preset, prox=prox, method=method)
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)

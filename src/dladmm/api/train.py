@@ -44,7 +44,7 @@ def train(
     communicator: Communicator | None = None,
     **options: Any,
 ) -> Result:
-    """Train a network with dlADMM (Algorithms 1 and 2 of the paper).
+    """Train a network with dlADMM.
 
     Parameters
     ----------
@@ -95,7 +95,9 @@ def train(
         The ranks to train on; the default process group of ``torch.distributed`` where it is initialised.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``:
-        iterations, or passes over the data with ``mode="streaming"``.
+        iterations, or passes over the data with ``mode="streaming"``. ``mode`` is "auto" unless given: "streaming" for
+        a stream, a sparse X, 50,000 rows or more, or with ``batch_size``, else "accelerated" (docs/defaults.md).
+        "convergent" is the paper's algorithm (Algorithms 1 and 2), whose theorems the certificate checks.
 
     Returns
     -------

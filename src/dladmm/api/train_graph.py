@@ -12,6 +12,7 @@ import torch
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
+from dladmm.api.choosing import with_graph_mode
 from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
 from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
@@ -72,7 +73,7 @@ def train_graph(
     self_training: bool | None = None,
     **options: Any,
 ) -> Result:
-    """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6, Algorithm 5 of the paper).
+    """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6 of the paper).
 
     Parameters
     ----------
@@ -112,7 +113,8 @@ def train_graph(
         Train on the labels first, then on targets for all nodes that this network and the edges suggest
         (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
     options
-        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`.
+        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`. ``mode`` is "accelerated" unless
+        given, as of :class:`~dladmm.GCNClassifier`; "convergent" is the paper's Algorithm 5.
 
     Returns
     -------
@@ -140,6 +142,7 @@ def train_graph(
         if "nu" in options:
             raise InputError("mu and nu are two names of one setting; give one of them.")
         options["nu"] = mu
+    options = with_graph_mode(options, preset=preset, method=method)
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     if options.get("mode") == "streaming":
         options.setdefault("init_scale", STREAMED_INIT_SCALE)

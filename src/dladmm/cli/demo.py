@@ -29,7 +29,7 @@ def train_digits(
     seed: int = 0, settings: dict[str, Any] = DIGITS, *, progress: bool = True, **changes: Any
 ) -> Result:
     """Train on digits with the demo's settings (those of ``docs/results.md``), or with changed ones."""
-    settings = settings | changes
+    settings = {"mode": "convergent"} | settings | changes
     x_train, x_test, y_train, y_test = split_digits(seed)
     return train(
         mlp([64, *settings.pop("hidden"), 10], settings.pop("activation", "relu")),
@@ -44,7 +44,7 @@ def train_digits(
 
 def train_karate(seed: int = 0, *, progress: bool = True, **changes: Any) -> Result:
     """Zachary's karate club from one labelled member per community."""
-    settings = KARATE | changes
+    settings = {"mode": "convergent"} | KARATE | changes
     settings.setdefault("diagnostics_every", settings["max_iter"])
     return train_graph(
         datasets.load("karate"),

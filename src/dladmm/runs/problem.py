@@ -93,6 +93,8 @@ class Problem:
             network = self.networks[self.network](rows, trainer, hidden, activation)
             problem = (network, rows.x_train, rows.y_train)
             arguments["validation"] = (rows.x_test, rows.y_test)
+        if trainer not in baselines.METHODS:
+            arguments = {"mode": "convergent"} | arguments
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # the certificate says so
             result: Result = (

@@ -1,0 +1,81 @@
+"""One default at every door: what "auto" stands for, and that the paper's algorithm is asked for by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+import dladmm
+from dladmm.api.choosing import best_mode, with_graph_mode, with_mode
+from dladmm.compute.communicator import ALONE
+
+
+def mode(X, preset="default", prox="auto", method=None, **options):
+    return with_mode(options, X, ALONE, preset=preset, prox=prox, method=method).get("mode")
+
+
+FEW, MANY = np.zeros((100, 3)), np.broadcast_to(np.zeros(3), (50_000, 3))
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "expected"),
+    [
+        (FEW, {}, "accelerated"),
+        (FEW, {"mode": "auto"}, "accelerated"),
+        (FEW.tolist(), {}, "accelerated"),
+        (torch.zeros(100, 1, 8, 8), {}, "accelerated"),
+        (MANY, {}, "streaming"),
+        (MANY, {"rho": 1.0}, "accelerated"),
+        (MANY, {"max_memory": "1GB"}, "accelerated"),
+        (MANY, {"w_solver": "quadratic"}, "accelerated"),
+        (MANY, {"prox": "fista"}, "accelerated"),
+        (FEW, {"batch_size": 10}, "streaming"),
+        (sparse.csr_array(FEW), {}, "streaming"),
+        (iter([(FEW, FEW)]), {}, "streaming"),
+        (FEW, {"preset": "paper"}, "convergent"),
+        (FEW, {"start": "paper"}, "convergent"),
+        (FEW, {"rho_rule": "authors"}, "convergent"),
+        (MANY, {"mode": "convergent"}, "convergent"),
+        (FEW, {"method": object()}, None),
+        (None, {}, "accelerated"),
+        ([[1.0], [1.0, 2.0]], {}, "accelerated"),
+    ],
+)
+def test_the_mode_of_train(X, options, expected):
+    assert mode(X, **options) == expected
+
+
+def test_the_mode_of_graphs():
+    for options, expected in (
+        ({}, "accelerated"),
+        ({"batch_size": 9}, "streaming"),
+        ({"mode": "convergent"},) * 2,
+    ):
+        wanted = expected if isinstance(expected, str) else expected["mode"]
+        assert with_graph_mode(options, preset="default", method=None)["mode"] == wanted
+    assert with_graph_mode({}, preset="paper", method=None)["mode"] == "convergent"
+    assert "mode" not in with_graph_mode({"mode": "auto"}, preset="default", method=object())
+
+
+def test_a_batch_size_where_copies_cannot_be():
+    assert best_mode(100, 3, one_network=True, batches=True) == "streaming"
+    assert best_mode(100, 3, batches=True) == "cross-fitted"
+
+
+def test_train_and_train_graph_have_the_best_mode():
+    """Columns in units of their own, which the paper's algorithm takes as they are, and learns nothing from."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    X = np.c_[1e4 * (rng.normal(size=200) + 3 * y) + 5e5, 1e-3 * rng.normal(size=200)]
+    best = dladmm.train(dladmm.mlp([2, 10, 2]), X, y, max_iter=30)
+    paper = dladmm.train(dladmm.mlp([2, 10, 2]), X, y, max_iter=30, mode="convergent")
+    assert best.certificate.accelerated
+    assert best.standing.network > 0.9
+    assert paper.standing.network < 0.75
+    assert not paper.certificate.accelerated
+    graph = dladmm.train_graph(dladmm.datasets.load("karate"), hidden=(4,), max_iter=3)
+    assert graph.certificate.accelerated
+    named = dladmm.train_graph(dladmm.datasets.load("karate"), hidden=(4,), max_iter=3, mode="convergent")
+    assert not named.certificate.accelerated
