@@ -54,6 +54,8 @@ def clustered_graph(
     given: GivenGraph, settings: GraphSettings, batch_size: int | None, seed: int, owner: Any = None
 ) -> ClusterBatches:
     """Check a graph and part it; targets and features stay on the CPU, batches go to the device."""
+    if given.sample_weight is not None:
+        raise InputError("sample_weight cannot be used with clusters of a graph; leave batch_size out.")
     graph = checked_graph(given, replace(settings, device=torch.device("cpu")))
     scaling = Scaling.of_nodes(graph.features, settings.dtype, settings.device) if settings.scaled else None
     return ClusterBatches(graph, settings, scaling, batch_size or BATCH_NODES, seed, owner)

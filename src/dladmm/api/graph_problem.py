@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -66,6 +66,7 @@ class GivenGraph:
     test_mask: Any = None
     n_classes: int | None = None
     edge_weight: Any = None
+    sample_weight: Any = None
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,28 @@ def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> Che
     n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
     risk = settings.risk(labels, train, n_outputs)
     check_several_classes(loss, risk.target[train.to(settings.device)])
+    sample_weight = getattr(given, "sample_weight", None)
+    if sample_weight is not None:
+        assert risk.weight is not None
+        counts = _node_weights(sample_weight, train).to(risk.weight)
+        risk = replace(risk, weight=risk.weight * counts[:, None])
     held_risk = None if held_out is None else settings.risk(labels, held_out, n_outputs)
     widths = [n_features, *settings.hidden, n_outputs]
     joined = joined_nodes(given.edge_index, n_nodes, getattr(given, "edge_weight", None))
     return CheckedGraph(features, joined, train, risk, held_risk, widths)
+
+
+def _node_weights(sample_weight: Any, train: Tensor) -> Tensor:
+    """How often nodes count, (n_nodes,); what stands at nodes without a label is ignored."""
+    weight = to_tensor(sample_weight, "sample_weight").cpu().double()
+    if weight.shape != train.shape:
+        raise InputError(
+            f"sample_weight must have shape ({len(train)},), one per node, got {tuple(weight.shape)}."
+        )
+    weight = torch.where(train, weight, 1.0)
+    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight[train] > 0).any()):
+        raise InputError("sample_weight must be finite and 0 or more, and above 0 for some labelled node.")
+    return weight
 
 
 def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:

@@ -59,6 +59,7 @@ def train_graph(
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     validation: Any = None,
     edge_weight: Any = None,
+    sample_weight: Any = None,
     n_classes: int | None = None,
     mu: float | None = None,
     preset: str = "default",
@@ -101,6 +102,8 @@ def train_graph(
     edge_weight : array of shape (E,), optional
         Weights of the edges, as PyG's ``gcn_norm`` uses them; 1 each by default, as in the paper. A graph object
         brings its own.
+    sample_weight : array of shape (n_nodes,), optional
+        How often each labelled node counts, 0 or more; those of other nodes are ignored.
     n_classes : int, optional
         Number of classes, if not all occur among the labels.
     mu : float, optional
@@ -164,6 +167,7 @@ def train_graph(
         problem = part_problem(part, settings)
     else:
         given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
+        given = replace(given, sample_weight=sample_weight)
         if chosen.mode == "streaming" and in_clusters(given, chosen.batch_size, partition):
             clusters = clustered_graph(given, settings, chosen.batch_size, random_state, partition)
             problem = clusters.monitor()

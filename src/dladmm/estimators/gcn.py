@@ -17,17 +17,18 @@ from torch import Tensor, nn
 
 from dladmm.api.graph_problem import VariableRows
 from dladmm.api.train_graph import train_graph
-from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.errors import InputError
 from dladmm.base.history import Status
-from dladmm.callbacks import Callback
+from dladmm.callbacks import Callback, EarlyStopping
 from dladmm.compute.sparse import csr_tensor
 from dladmm.engine.options import Mode, given
 from dladmm.estimators.checks import classes_of, finite_output, keep_state, progress, widths
 from dladmm.estimators.curves import Curves
+from dladmm.estimators.graph_input import graph_input, of_split
 from dladmm.estimators.names import Named
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
-from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
+from dladmm.network.given_graph import graph_fields, is_graph
 from dladmm.network.graph import check_node_features, check_node_mask
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
@@ -50,8 +51,26 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
     self_training : bool, optional
         Give nodes without a label targets from a first network and their neighbours; as in
         :func:`~dladmm.train_graph`.
-    mode, regularizer, w_solver, max_iter, tol, random_state, device, dtype, callbacks, verbose
-        As in :class:`~dladmm.MLPClassifier`.
+    mode : {"accelerated", "convergent", "streaming"}
+        "accelerated" sees all nodes in every iteration and never lets the objective rise; "convergent" is the paper's
+        algorithm with its certificate; "streaming" makes running steps, for large graphs on clusters.
+    regularizer : str, dict, Regularizer or None, default "auto"
+        Penalty on the weights; "auto" follows the signal of the labels (docs/graphs.md).
+    w_solver : {"exact", "quadratic"}
+        How the W-updates are solved.
+    max_iter : int, default 200
+    tol : float, default 1e-4
+        Relative tolerance of the stopping criterion.
+    early_stopping : bool, default False
+        Stop when the accuracy on the nodes of ``val_mask`` no longer improves, and keep the best weights.
+    n_iter_no_change : int, default 10
+        Iterations without improvement before early stopping.
+    random_state : int, RandomState or None
+    device : str, default "auto"
+    dtype : {"float32", "float64"}
+    callbacks : sequence of Callback
+    verbose : bool, default False
+        Show a progress bar.
 
     Attributes
     ----------
@@ -90,6 +109,8 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         w_solver: str = "exact",
         max_iter: int = 200,
         tol: float = 1e-4,
+        early_stopping: bool = False,
+        n_iter_no_change: int = 10,
         random_state: Any = None,
         device: str = "auto",
         dtype: str = "float32",
@@ -108,6 +129,8 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         self.w_solver = w_solver
         self.max_iter = max_iter
         self.tol = tol
+        self.early_stopping = early_stopping
+        self.n_iter_no_change = n_iter_no_change
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
@@ -123,6 +146,8 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         train_mask: Any = None,
         val_mask: Any = None,
         edge_weight: Any = None,
+        sample_weight: Any = None,
+        split: int | None = None,
     ) -> Self:
         """Train the network on the labelled nodes of a graph.
 
@@ -132,14 +157,21 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         y : array of shape (n_nodes,), optional
             Labels of any type; those of nodes outside the masks are ignored.
         edge_index : array of shape (2, E), optional
-        train_mask : boolean array of shape (n_nodes,), optional
+        train_mask : boolean array of shape (n_nodes,) or (n_nodes, n_splits), optional
             The labelled nodes; by default the mask of the graph object.
-        val_mask : boolean array of shape (n_nodes,), optional
-            Nodes on which ``history_`` records validation loss and accuracy.
+        val_mask : boolean array of shape (n_nodes,) or (n_nodes, n_splits), optional
+            Nodes on which ``history_`` records validation loss and accuracy, and which early stopping looks at; with
+            early stopping by default the mask of the graph object.
         edge_weight : array of shape (E,), optional
             Weights of the edges; a graph object brings its own.
+        sample_weight : array of shape (n_nodes,), optional
+            How often each labelled node counts, 0 or more; those of other nodes are ignored.
+        split : int, optional
+            Which column of masks with several splits, from 0 on; ``score`` takes the same unless told otherwise.
         """
-        x, edges, labels, mask, val = _unpack(X, y, edge_index, train_mask, val_mask)
+        x, edges, labels, mask, val = graph_input(
+            X, y, edge_index, train_mask, val_mask, split, needs_val=bool(self.early_stopping)
+        )
         weights = graph_fields(X).edge_weight if is_graph(X) else edge_weight
         n_nodes = len(labels)
         chosen = check_node_mask(mask, n_nodes, "train_mask").numpy()
@@ -166,6 +198,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
                 validation=val,
                 n_classes=len(self.classes_),
                 edge_weight=weights,
+                sample_weight=sample_weight,
                 mode=self.mode,
                 **given(rho=self.rho, nu=self.mu),
                 w_solver=self.w_solver,
@@ -174,13 +207,19 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
                 random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),
                 device=self.device,
                 dtype=self.dtype,
-                callbacks=[*progress(self), *self.callbacks],
+                callbacks=[*progress(self), *self.callbacks, *self._stopping()],
             )
         self._remember(result, loss)
+        self.split_ = split
         if result.status is Status.MAX_ITER:
             message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return self
+
+    def _stopping(self) -> list[Callback]:
+        if not self.early_stopping:
+            return []
+        return [EarlyStopping(monitor="val_accuracy", patience=self.n_iter_no_change)]
 
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_: nn.Module = result.module
@@ -210,14 +249,26 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         edge_index: Any = None,
         mask: Any = "test",
         edge_weight: Any = None,
+        split: int | None = None,
     ) -> float:
-        """Accuracy on the nodes of ``mask``: "train", "val" or "test" of a graph object, or an array (n_nodes,)."""
+        """Accuracy on some nodes of a graph.
+
+        Parameters
+        ----------
+        X, y, edge_index, edge_weight
+            As in :meth:`fit`.
+        mask : {"test", "val", "train"} or boolean array of shape (n_nodes,)
+            The nodes: a mask of the graph object by name, or a mask.
+        split : int, optional
+            Which column of masks with several splits; by default that of ``fit``.
+        """
         if isinstance(mask, str):
             if mask not in ("train", "val", "test"):
                 raise InputError(f"mask must be 'train', 'val', 'test' or a mask, got {mask!r}.")
             name, mask = f"{mask}_mask", getattr(X, f"{mask}_mask", None)
             if mask is None:
                 raise InputError(f"the graph has no {name}; give mask= as a boolean array over its nodes.")
+        mask = of_split(mask, getattr(self, "split_", None) if split is None else split, "mask")
         labels = np.asarray(X.y if y is None else y)
         chosen = check_node_mask(mask, len(labels), "mask").numpy()
         found = self.predict(X, edge_index=edge_index, edge_weight=edge_weight)
@@ -243,29 +294,3 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         pairs = torch.as_tensor(np.asarray(edges))
         output: Tensor = self.module_(tensor.to(weight.device), pairs, edge_weight).cpu()
         return finite_output(output)
-
-
-def _unpack(
-    X: Any, y: Any, edge_index: Any, train_mask: Any, val_mask: Any
-) -> tuple[Any, Any, Array, Any, Any]:
-    """Features, edges, labels and masks of a graph object or of arrays."""
-    refuse_several_graphs(X)
-    if is_graph(X):
-        if edge_index is not None or y is not None:
-            raise InputError(
-                "edge_index and y are part of the graph already; give a graph or arrays, not both."
-            )
-        train_mask = getattr(X, "train_mask", None) if train_mask is None else train_mask
-        found = graph_fields(X)
-        X, edge_index, y = found.x, found.edge_index, found.y
-    if edge_index is None or y is None:
-        raise InputError("fit needs a graph object, or X with y, edge_index and train_mask.")
-    if train_mask is None:
-        raise InputError("train_mask is missing: it says which nodes are labelled.")
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise InputTypeError(f"y must hold one label per node, got shape {labels.shape}.")
-    shape = getattr(X, "shape", None) or np.shape(X)
-    if len(shape) == 2 and 0 < shape[0] != len(labels):
-        raise InputError(f"y must hold one label per node, {shape[0]}; got {len(labels)}.")
-    return X, edge_index, labels, train_mask, val_mask
