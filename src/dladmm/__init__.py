@@ -1,36 +1,37 @@
 """dladmm trains neural networks with ADMM instead of back-propagation.
 
-The public names; everything else may change without notice. The estimators are imported when they are first asked for:
-scikit-learn takes longer to import than the rest of the library, and not everybody needs it.
+The public names; everything else may change without notice. All are imported when they are first asked for: torch and
+scikit-learn take seconds to import, and ``dladmm --help`` needs neither.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dladmm import datasets
 from dladmm._version import __version__
-from dladmm.api.train import train
-from dladmm.api.train_graph import train_graph
-from dladmm.base.errors import DataError, DladmmError, InputError, InputTypeError
-from dladmm.base.history import History, Status
-from dladmm.callbacks import Callback
-from dladmm.engine.certificate import Certificate
-from dladmm.engine.options import TrainOptions
-from dladmm.losses import CallableLoss
-from dladmm.network.chain import Chain, from_module, gcn, mlp
-from dladmm.network.recurrent_module import Recurrent
-from dladmm.solvers.subproblems import SubproblemOptions
-from dladmm.training.checkpoint import SavedModel, load_model
-from dladmm.training.result import ConvergenceNotGuaranteed, Result
-from dladmm.training.trainer import Trainer
 
 if TYPE_CHECKING:
+    from dladmm import datasets
+    from dladmm.api.train import train
+    from dladmm.api.train_graph import train_graph
+    from dladmm.base.errors import DataError, DladmmError, InputError, InputTypeError
+    from dladmm.base.history import History, Status
+    from dladmm.callbacks import Callback
+    from dladmm.engine.certificate import Certificate
+    from dladmm.engine.options import TrainOptions
     from dladmm.estimators.gcn import GCNClassifier
     from dladmm.estimators.mlp import MLPClassifier
     from dladmm.estimators.module import ModuleClassifier, ModuleRegressor
     from dladmm.estimators.regressor import MLPRegressor
+    from dladmm.losses import CallableLoss
+    from dladmm.network.chain import Chain, from_module, gcn, mlp
+    from dladmm.network.recurrent_module import Recurrent
+    from dladmm.solvers.subproblems import SubproblemOptions
+    from dladmm.training.checkpoint import SavedModel, load_model
+    from dladmm.training.result import ConvergenceNotGuaranteed, Result
+    from dladmm.training.trainer import Trainer
 
 __all__ = [
     "CallableLoss",
@@ -65,19 +66,46 @@ __all__ = [
     "train_graph",
 ]
 
-_ESTIMATORS = {
+_PLACES = {
+    "CallableLoss": "dladmm.losses",
+    "Callback": "dladmm.callbacks",
+    "Certificate": "dladmm.engine.certificate",
+    "Chain": "dladmm.network.chain",
+    "ConvergenceNotGuaranteed": "dladmm.training.result",
+    "DataError": "dladmm.base.errors",
+    "DladmmError": "dladmm.base.errors",
     "GCNClassifier": "dladmm.estimators.gcn",
+    "History": "dladmm.base.history",
+    "InputError": "dladmm.base.errors",
+    "InputTypeError": "dladmm.base.errors",
     "MLPClassifier": "dladmm.estimators.mlp",
     "MLPRegressor": "dladmm.estimators.regressor",
     "ModuleClassifier": "dladmm.estimators.module",
     "ModuleRegressor": "dladmm.estimators.module",
+    "Recurrent": "dladmm.network.recurrent_module",
+    "Result": "dladmm.training.result",
+    "SavedModel": "dladmm.training.checkpoint",
+    "Status": "dladmm.base.history",
+    "SubproblemOptions": "dladmm.solvers.subproblems",
+    "TrainOptions": "dladmm.engine.options",
+    "Trainer": "dladmm.training.trainer",
+    "from_module": "dladmm.network.chain",
+    "gcn": "dladmm.network.chain",
+    "load_model": "dladmm.training.checkpoint",
+    "mlp": "dladmm.network.chain",
+    "train": "dladmm.api.train",
+    "train_graph": "dladmm.api.train_graph",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ESTIMATORS:
+    if name in _PLACES:
+        found = getattr(import_module(_PLACES[name]), name)
+    elif not name.startswith("_") and find_spec(f"dladmm.{name}") is not None:
+        found = import_module(f"dladmm.{name}")
+    else:
         raise AttributeError(f"module 'dladmm' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_ESTIMATORS[name]), name)
+    globals()[name] = found
     return found
 
 

@@ -38,6 +38,20 @@ def test_training_needs_only_torch_numpy_scipy_and_scikit_learn():
     assert done.stdout.strip() == "MAX_ITER"
 
 
+def test_help_waits_for_nothing_heavy():
+    """``dladmm train --help`` answers in a second: torch alone takes two to import."""
+    program = "import sys, dladmm, dladmm.cli.app; print({'torch', 'sklearn', 'scipy'} & set(sys.modules) or 'light')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "light", done.stdout + done.stderr
+
+
+def test_names_are_found_when_they_are_asked_for():
+    assert all(getattr(dladmm, name) is not None for name in dladmm.__all__)
+    assert dladmm.callbacks.Checkpoint is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dladmm.nonsense  # noqa: B018
+
+
 def test_version_is_written_once_and_cited():
     assert f"version: {dladmm.__version__}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     result = CliRunner().invoke(app, ["--version"])
@@ -53,6 +67,8 @@ def test_version_is_written_once_and_cited():
         ["train", "mlp"],
         ["train", "gcn"],
         ["predict"],
+        ["evaluate"],
+        ["export"],
         ["compare"],
         ["report"],
         ["reproduce"],

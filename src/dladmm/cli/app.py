@@ -12,9 +12,8 @@ import typer
 
 from dladmm._version import __version__
 from dladmm.base.errors import DladmmError
-from dladmm.cli import compare, datasets, report, reproduce, train
-from dladmm.cli.launch import check_command, rank_of_environment
-from dladmm.compute.communicator import DistributedError
+from dladmm.cli import compare, datasets, evaluate, report, reproduce, train
+from dladmm.cli.ranks import check_command, rank_of_environment
 
 app = typer.Typer(
     name="dladmm",
@@ -25,6 +24,8 @@ app = typer.Typer(
 app.add_typer(train.app, name="train")
 app.command("compare")(compare.compare)
 app.command("predict")(train.predict)
+app.command("evaluate")(evaluate.evaluate)
+app.command("export")(evaluate.export)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
@@ -83,7 +84,9 @@ def main() -> None:
 
 
 def _message_and_code(error: Exception) -> tuple[str, int]:
-    if isinstance(error, DistributedError):
+    if (
+        isinstance(error, DladmmError) and type(error).__name__ == "DistributedError"
+    ):  # without importing torch
         return str(error), 1
     if isinstance(error, DladmmError):
         return str(error), 2

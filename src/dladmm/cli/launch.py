@@ -19,17 +19,6 @@ TIMEOUT = 300.0
 """Seconds without communication (including loading data) after which a rank gives up."""
 
 
-def rank_of_environment() -> int:
-    """This process's rank as set by the launcher; 0 without one."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def check_command(name: str | None) -> None:
-    """Raise for commands other than ``train`` on several ranks: each would do the same work."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and name != "train":
-        raise InputError(f"dladmm {name} runs in one process; leave torchrun out.")
-
-
 def restarted() -> bool:
     """Whether torchrun has restarted this process after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

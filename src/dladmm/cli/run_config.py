@@ -152,7 +152,7 @@ def resumed(folder: Path, flags: dict[str, Any]) -> RunConfig:
         raise InputError(
             f"--resume takes the settings from {folder}; {names} cannot be changed when resuming."
         )
-    before = _checked(read_toml(folder / "config.toml"))
+    before = stored(folder)
     if flags.get("network") not in (None, before.network):
         raise InputError(
             f"{folder} holds a {before.network} run; use: dladmm train {before.network} --resume {folder}"
@@ -178,6 +178,11 @@ def _check_more(before: RunConfig, folder: Path, max_iter: int) -> None:
             f"{folder} has made {done} iterations already, more than --max-iter {max_iter}. Give more than {done}, or "
             "leave --max-iter out; a shorter run is a new one with another --out."
         )
+
+
+def stored(folder: Path) -> RunConfig:
+    """The settings of the run in a folder."""
+    return _checked(read_toml(folder / "config.toml"))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -1,0 +1,203 @@
+"""The work of ``dladmm evaluate`` and ``dladmm export``: how good a network is, and the network in other formats."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn import metrics
+from torch import Tensor
+
+from dladmm.base.errors import DataError, InputError
+from dladmm.cli.run_config import stored
+from dladmm.cli.run_data import load_graph, load_rows
+from dladmm.cli.run_origin import read_origin, with_paths
+from dladmm.cli.run_table import rows_to_predict
+from dladmm.losses import Loss
+from dladmm.training.checkpoint import load_model
+from dladmm.training.model_file import SavedModel
+
+Array = NDArray[Any]
+
+BINS = 10
+"""Rows of the table of predicted against true numbers."""
+
+FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "state-dict": ".pt"}
+"""What a network can be exported as, and how the file ends."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Outputs (N, n_outputs) of a network, targets as numbers or class indices, and which rows these are."""
+
+    output: Tensor
+    truth: Array
+    rows: str
+
+
+def evaluate_run(run: Path, file: Path | None = None, separator: str | None = None) -> dict[str, Any]:
+    """Measures of a run's network by its own test rows, or by the rows of a table that has the target too."""
+    model = load_model(run / "model.safetensors")
+    if model.loss is None:
+        raise InputError(f"{run} stored no loss with its network: it cannot be evaluated.")
+    graph = not isinstance(model.module, torch.nn.Sequential)
+    if graph and file is not None:
+        raise InputError(f"{run} holds a graph network, which is evaluated by the nodes of its own graph.")
+    judged = _of_table(model, file, separator) if file is not None else _of_run(model, run, graph)
+    if len(judged.truth) == 0:
+        raise InputError(f"there are no rows to evaluate: {judged.rows}.")
+    classes = model.extra.get("classes")
+    found = (
+        _of_numbers(judged) if classes is None else _of_classes(judged, model.loss, [str(c) for c in classes])
+    )
+    return {"run": str(run), "rows": judged.rows, "n_rows": len(judged.truth)} | found
+
+
+def _outputs(model: SavedModel, x: Any) -> Tensor:
+    first = next(model.module.parameters())
+    x = torch.as_tensor(np.asarray(x)).to(first.dtype)
+    if x.shape[1] != first.shape[1]:
+        raise DataError(
+            f"the rows have {x.shape[1]} columns, but the network takes {first.shape[1]} features."
+        )
+    with torch.no_grad():
+        return torch.cat([model.module(part) for part in torch.split(x, 8192)]).double()
+
+
+def _of_run(model: SavedModel, run: Path, graph: bool) -> Judged:
+    config = stored(run)
+    config = with_paths(config, run, read_origin(run))
+    if graph:
+        data = load_graph(config)
+        held = np.asarray(data.test_mask)
+        first = next(model.module.parameters())
+        with torch.no_grad():
+            output = model.module(data.x.to(first.dtype), data.edge_index).double()
+        return Judged(output[held], np.asarray(data.y)[held], "the test nodes of the run")
+    rows = load_rows(config)
+    return Judged(_outputs(model, rows.x_test), np.asarray(rows.y_test), "the test rows of the run")
+
+
+def _of_table(model: SavedModel, file: Path, separator: str | None) -> Judged:
+    target = model.extra.get("target")
+    if target is None:
+        raise InputError(
+            "the run was not trained on a table with a target column; evaluate it without --csv."
+        )
+    rows = rows_to_predict(model.extra, file, separator)
+    rows.frame.known([str(target)], "target")
+    known = ~rows.frame.gaps(str(target))
+    if not known.any():
+        raise DataError(f"{file}: the target {target!r} has no values.")
+    y = rows.frame.take(known).values_of(str(target))
+    classes = model.extra.get("classes")
+    output = _outputs(model, rows.x[known])
+    if classes is None:
+        try:
+            return Judged(output, np.asarray(y, dtype=np.float64), f"{file}")
+        except ValueError as error:
+            raise DataError(f"{file}: the target {target!r} must hold numbers: {error}") from error
+    places = {str(c): i for i, c in enumerate(classes)}
+    unknown = sorted({str(label) for label in y} - set(places))
+    if unknown:
+        raise DataError(
+            f"{file}: {target!r} has {', '.join(unknown[:5])}, which the network was not trained with."
+        )
+    return Judged(output, np.array([places[str(label)] for label in y]), f"{file}")
+
+
+def _of_classes(judged: Judged, loss: Loss, classes: Sequence[str]) -> dict[str, Any]:
+    truth, every = judged.truth, range(len(classes))
+    chosen = loss.decision(judged.output).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # classes that do not occur
+        balanced = float(metrics.balanced_accuracy_score(truth, chosen))
+    found: dict[str, Any] = {
+        "task": "classification",
+        "accuracy": float(np.mean(chosen == truth)),
+        "balanced_accuracy": balanced,
+        "most_frequent_class": float(np.bincount(truth.astype(int)).max() / len(truth)),
+        "log_loss": None,
+        "auc": None,
+        "classes": list(classes),
+        "confusion": metrics.confusion_matrix(truth, chosen, labels=every).tolist(),
+    }
+    try:
+        chances = loss.probabilities(judged.output).numpy()
+    except InputError:
+        return found
+    chances = chances / chances.sum(1, keepdims=True)
+    found["log_loss"] = float(metrics.log_loss(truth, chances, labels=every))
+    if len(classes) == 2 and len(np.unique(truth)) == 2:
+        found["auc"] = float(metrics.roc_auc_score(truth, chances[:, 1]))
+    elif len(np.unique(truth)) == len(classes):
+        found["auc"] = float(metrics.roc_auc_score(truth, chances, multi_class="ovr", labels=every))
+    return found
+
+
+def _of_numbers(judged: Judged) -> dict[str, Any]:
+    truth = judged.truth.reshape(len(judged.truth), -1)
+    predicted = judged.output.numpy().reshape(truth.shape)
+    wrong = predicted - truth
+    order = np.argsort(predicted.mean(1), kind="stable")
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    return {
+        "task": "regression",
+        "r2": float(metrics.r2_score(truth, predicted)) if len(truth) > 1 else None,
+        "mae": float(np.abs(wrong).mean()),
+        "rmse": float(np.sqrt((wrong**2).mean())),
+        "predicted_against_true": [
+            {"rows": len(part), "predicted": float(predicted[part].mean()), "true": float(truth[part].mean())}
+            for part in parts
+        ],
+    }
+
+
+def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
+    """Write the network of a run as ONNX, as an exported program of torch, or as a plain ``state_dict``."""
+    if kind not in FORMATS:
+        raise InputError(f"--format must be one of {', '.join(FORMATS)}, got {kind!r}.")
+    model = load_model(run / "model.safetensors")
+    module = model.module.eval()
+    file = (run / f"model{FORMATS[kind]}") if out is None else out
+    if kind != "state-dict" and not isinstance(module, torch.nn.Sequential):
+        raise InputError(
+            f"{run} holds a graph network, which takes a graph as well: only state-dict can be exported."
+        )
+    try:
+        if kind == "state-dict":
+            torch.save(module.state_dict(), file)
+            return file
+        first = next(module.parameters())
+        example = (torch.zeros(2, first.shape[1], dtype=first.dtype),)
+        if kind == "torch-export":
+            program = torch.export.export(module, example, dynamic_shapes=({0: torch.export.Dim("rows")},))
+            torch.export.save(program, file)
+        else:
+            _write_onnx(module, example, file)
+    except OSError as error:
+        raise DataError(f"{file} could not be written: {error}") from error
+    return file
+
+
+def _write_onnx(module: torch.nn.Module, example: tuple[Tensor], file: Path) -> None:
+    if find_spec("onnx") is None:
+        raise InputError("the format onnx needs the package onnx: pip install onnx.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch about its own exporters
+        torch.onnx.export(
+            module,
+            example,
+            str(file),
+            dynamo=False,
+            input_names=["x"],
+            output_names=["output"],
+            dynamic_axes={"x": {0: "rows"}, "output": {0: "rows"}},
+        )

@@ -1,0 +1,123 @@
+"""``dladmm evaluate`` and ``dladmm export``: measures that agree with their definitions, and networks that agree."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_defaults_cli import prices, rings
+from typer.testing import CliRunner
+
+from dladmm.base.errors import DataError, InputError
+from dladmm.cli.app import app
+from dladmm.cli.evaluating import evaluate_run, export_run
+from dladmm.cli.run_config import RunConfig
+from dladmm.cli.run_train import run_training
+from dladmm.training.checkpoint import load_model
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    prices(folder / "own.csv")
+    rings(folder / "rings.csv")
+    for name, file, target in (("price", "own.csv", "price"), ("kind", "rings.csv", "kind")):
+        settings = {"csv": str(folder / file), "target": target, "hidden": (20,), "max_iter": 20}
+        assert run_training(RunConfig(**settings, out=str(folder / name)), False).exit_code == 0
+    graph = RunConfig(network="gcn", dataset="karate", hidden=(4,), max_iter=5, out=str(folder / "graph"))
+    assert run_training(graph, False).exit_code == 0
+    return folder
+
+
+def test_regression_on_the_test_rows_and_on_a_table(runs):
+    own = evaluate_run(runs / "price")
+    assert own["n_rows"] == 84
+    standing = json.loads((runs / "price" / "metrics.json").read_text())["standing"]
+    assert own["r2"] == pytest.approx(standing["network"], abs=1e-6)
+    whole = evaluate_run(runs / "price", runs / "own.csv")
+    truth = np.loadtxt(runs / "own.csv", delimiter=",", skiprows=1)
+    with torch.no_grad():
+        module = load_model(runs / "price" / "model.safetensors").module
+        predicted = module(torch.from_numpy(truth[:, :-1]))[:, 0].numpy()
+    wrong = predicted - truth[:, -1]
+    assert whole["mae"] == pytest.approx(np.abs(wrong).mean())
+    assert whole["rmse"] == pytest.approx(np.sqrt((wrong**2).mean()))
+    assert whole["r2"] == pytest.approx(
+        1 - (wrong**2).sum() / ((truth[:, -1] - truth[:, -1].mean()) ** 2).sum()
+    )
+    pairs = whole["predicted_against_true"]
+    assert [part["rows"] for part in pairs] == [42] * 10
+    assert [part["predicted"] for part in pairs] == sorted(part["predicted"] for part in pairs)
+
+
+def test_classes(runs):
+    found = evaluate_run(runs / "kind", runs / "rings.csv")
+    confusion = np.array(found["confusion"])
+    assert confusion.sum() == found["n_rows"] == 300
+    assert found["classes"] == ["in", "out"]
+    assert found["accuracy"] == pytest.approx(np.trace(confusion) / 300)
+    assert found["balanced_accuracy"] == pytest.approx((confusion.diagonal() / confusion.sum(1)).mean())
+    assert found["accuracy"] > 0.9
+    assert 0.95 < found["auc"] <= 1
+    assert 0 < found["log_loss"] < 0.4
+    assert found["most_frequent_class"] == pytest.approx(confusion.sum(1).max() / 300)
+
+
+def test_graphs_are_evaluated_by_their_test_nodes(runs):
+    found = evaluate_run(runs / "graph")
+    last = json.loads((runs / "graph" / "metrics.json").read_text())["last"]
+    assert found["n_rows"] == 30
+    assert found["accuracy"] == pytest.approx(last["val_accuracy"])
+    with pytest.raises(InputError, match="its own graph"):
+        evaluate_run(runs / "graph", runs / "own.csv")
+
+
+def test_what_cannot_be_evaluated(runs, tmp_path):
+    other = (runs / "rings.csv").read_text().replace(",in", ",inside", 1)
+    (tmp_path / "other.csv").write_text(other)
+    with pytest.raises(DataError, match="inside, which the network was not trained with"):
+        evaluate_run(runs / "kind", tmp_path / "other.csv")
+    (tmp_path / "lacks.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="kind"):
+        evaluate_run(runs / "kind", tmp_path / "lacks.csv")
+
+
+def test_the_commands(runs):
+    answer = CliRunner().invoke(app, ["evaluate", str(runs / "kind")])
+    assert answer.exit_code == 0, answer.output
+    assert "Confusion matrix" in answer.output
+    answer = CliRunner().invoke(app, ["evaluate", str(runs / "price")])
+    assert "Predicted against true" in answer.output
+    assert "R^2" in answer.output
+    answer = CliRunner().invoke(app, ["evaluate", str(runs / "price"), "--json"])
+    assert json.loads(answer.stdout)["task"] == "regression"
+    answer = CliRunner().invoke(app, ["export", str(runs / "price"), "--format", "state-dict", "--json"])
+    assert json.loads(answer.stdout)["file"].endswith("model.pt")
+
+
+def test_exports_compute_what_the_network_does(runs, tmp_path):
+    module = load_model(runs / "price" / "model.safetensors").module
+    x = torch.rand(7, 4, dtype=torch.float64) * 100
+    with torch.no_grad():
+        expected = module(x)
+    weights = torch.load(export_run(runs / "price", "state-dict", tmp_path / "m.pt"), weights_only=True)
+    assert set(weights) == set(module.state_dict())
+    assert all(torch.equal(weights[name], value) for name, value in module.state_dict().items())
+    program = torch.export.load(export_run(runs / "price", "torch-export", tmp_path / "m.pt2"))
+    torch.testing.assert_close(program.module()(x), expected)
+    with pytest.raises(InputError, match="must be one of onnx"):
+        export_run(runs / "price", "keras")
+    with pytest.raises(InputError, match="only state-dict"):
+        export_run(runs / "graph", "torch-export")
+
+
+def test_onnx(runs, tmp_path):
+    try:
+        import onnx
+    except ImportError:
+        with pytest.raises(InputError, match="pip install onnx"):
+            export_run(runs / "price", "onnx", tmp_path / "m.onnx")
+        return
+    onnx.checker.check_model(str(export_run(runs / "price", "onnx", tmp_path / "m.onnx")))
