@@ -8,8 +8,10 @@ from typing import Any
 from torch import nn
 
 from dladmm.base.errors import InputError
+from dladmm.blocks import Dropout
 from dladmm.engine.method import MethodFactory
-from dladmm.network.chain import Chain
+from dladmm.engine.options import TrainOptions
+from dladmm.network.chain import Chain, takes_tokens
 from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
 
 
@@ -33,6 +35,25 @@ def check_names(model: Any, init: str, prox: str, method: MethodFactory | None, 
         raise InputError("mode='streaming' has no z_L-update to solve: leave prox out.")
     if streams and method is not None:
         raise InputError("mode='streaming' is a method itself: leave mode or method out.")
+
+
+def check_chain(chain: Chain, options: TrainOptions, method: MethodFactory | None) -> None:
+    """Raise where the chain cannot be trained in this mode."""
+    random = next((block for block in chain if block.draws), None)
+    if random is not None and (options.mode == "convergent" or method is not None):
+        raise InputError(
+            f"{random!r} is random, and {'another method' if method else 'convergent mode'} needs a function that "
+            "gives the same output every time. Use mode='streaming' or 'accelerated', or leave the dropout out."
+        )
+    first = chain.blocks[0]
+    if isinstance(getattr(first, "block", first), Dropout):
+        raise InputError(
+            "the network begins with dropout of its inputs; leave that layer out and give the option dropout instead."
+        )
+    if takes_tokens(chain) and options.mode == "accelerated" and options.dropout > 0:
+        raise InputError(
+            "dropout drops entries of X, which would be other tokens; leave it out for an Embedding."
+        )
 
 
 def init_of(init: str, model: nn.Module | Chain) -> str:

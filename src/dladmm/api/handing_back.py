@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dladmm.base.errors import DladmmError
 from dladmm.blocks import Params
 from dladmm.network.chain import Chain
+from dladmm.network.given_module import evaluating
 from dladmm.network.scaling import Scaling
 from dladmm.network.tracing import chain_layers
 
@@ -77,15 +78,11 @@ def check_same_outputs(
 
 def _evaluated(module: nn.Module, rows: Tensor, chain: Chain) -> Tensor:
     """The module's outputs in evaluation mode; every part has its own mode back afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
     some = next(module.parameters())
     inputs = chain.module_inputs(rows)
     inputs = inputs.to(device=some.device, dtype=some.dtype if inputs.is_floating_point() else inputs.dtype)
-    try:
-        output: Tensor = module.eval()(inputs)
-    finally:
-        for part, training in modes:
-            part.training = training
+    with evaluating(module):
+        output: Tensor = module(inputs)
     return output.to(device=rows.device, dtype=rows.dtype)
 
 

@@ -76,6 +76,7 @@ class RowChecks:
             x = check_features(features, self.chain, **named)
         else:  # the engine accepts a source of rows in place of a tensor
             x = cast(Tensor, check_source(features, self.chain, at_once=self.at_once, **named))
+        self.chain.blocks[0].check_input(x, "X" + suffix)
         positions = check_fits(self.chain, self.params, x, self.n_outputs, "X" + suffix)
         target = self.targets(targets, len(x), positions, "y" + suffix, **where)
         if mask is None:
@@ -89,9 +90,10 @@ class RowChecks:
         place = x.device if isinstance(x, Tensor) else torch.device("cpu")
         where: dict[str, Any] = {"dtype": self.dtype, "device": place}
         found = check_features(x, self.chain, name="x", **where)
+        self.chain.blocks[0].check_input(found, "x")
         first = found[:1].to(self.device)
         positions: tuple[int, ...] = ()
-        if found.ndim > 2:
+        if found.ndim > 2 or self.chain.blocks[0].kind != "dense":
             positions = check_fits(self.chain, self.params, first, self.n_outputs, "x")
         target = self.targets(y, len(found), positions, "y", **where)
         counts = None if weight is None else check_sample_weight(weight, found)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
 from dladmm.api.choosing import with_mode
-from dladmm.api.given_model import check_names, init_of
+from dladmm.api.given_model import check_chain, check_names, init_of
 from dladmm.api.handing_back import COMPARED_ROWS
 from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
@@ -33,7 +33,7 @@ from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import make_options
 from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, loss_of_torch
-from dladmm.network.chain import Chain, from_module, jump_settings
+from dladmm.network.chain import Chain, from_module, own_settings
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
@@ -116,9 +116,11 @@ def sample_trainer(
     chosen = make_options(preset, **options)
     first = None if source is None else FirstRows.read(source)
     X = to_array(X if first is None else first.batches[0][0], "X")
-    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3)
+    tried = _few(X, torch_dtype, torch.device("cpu"))
+    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3, sample=tried)
     if chosen.mode == "accelerated":
-        chosen = make_options(preset, **jump_settings(chain) | options)
+        chosen = make_options(preset, **own_settings(chain) | options)
+    check_chain(chain, chosen, method)
     penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain)
     init = init_of(init, model)
     if init == "keep" and isinstance(model, nn.Module):

@@ -3,7 +3,9 @@
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
 from dladmm.blocks.convolution import Convolution
+from dladmm.blocks.dropout import Dropout
 from dladmm.blocks.elementwise import Elementwise
+from dladmm.blocks.embedding import Embedding
 from dladmm.blocks.frozen import Frozen
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
@@ -21,7 +23,9 @@ __all__ = [
     "Block",
     "Composed",
     "Convolution",
+    "Dropout",
     "Elementwise",
+    "Embedding",
     "Frozen",
     "Generic",
     "GraphConv",

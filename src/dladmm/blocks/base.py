@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Flag, auto
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,13 @@ class Support(Flag):
     """No update asks the device for a number, so that launches can be recorded and replayed."""
     NONE = 0
     ALL = COUNTS | CHUNKS | RANKS | RECORDING
+
+
+class Draw(NamedTuple):
+    """The draw of one sweep: a seed for every block that draws, and the share of their probabilities that counts."""
+
+    seed: int
+    share: float = 1.0
 
 
 class Block(ABC):
@@ -84,6 +91,12 @@ class Block(ABC):
     keeps_positions: bool = True
     """Whether samples that are sequences stay sequences."""
 
+    draws: bool = False
+    """Whether g is random in a sweep (dropout): :attr:`drawn` then says which g it is."""
+
+    drawn: Draw | None = None
+    """The draw of the sweep that looks; None outside of sweeps, where g is that of the trained network."""
+
     n_levels: int = 0
     """How many levels the block's output has, 0 where it is continuous."""
 
@@ -105,6 +118,10 @@ class Block(ABC):
     def supports(self, wanted: Support, options: SubproblemOptions | None = None) -> bool:
         """Whether updates with these options may be executed so."""
         return wanted in self.support
+
+    def draw(self, draw: Draw | None) -> None:
+        """Take the draw of a sweep, or none."""
+        self.drawn = draw
 
     @abstractmethod
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
@@ -137,6 +154,10 @@ class Block(ABC):
     def module_input(self, v: Tensor) -> Tensor:
         """Its input v as :meth:`to_module`'s module takes it."""
         return v
+
+    def check_input(self, v: Tensor, name: str) -> None:
+        """Raise where v, the data, is not what a first block of this kind takes."""
+        return
 
     def observe(self, params: Params, v: Tensor) -> None:
         """Take statistics of the training data, where :meth:`evaluate` needs them."""
@@ -193,6 +214,10 @@ class Block(ABC):
 
     def linear_operator(self, params: Params, v: Tensor, prediction: Tensor, work: Work) -> Operator | None:
         """A, where g is ``A W^T + b`` (or a function of it) in its parameters W and b; None for other blocks."""
+        return None
+
+    def rows_used(self, v: Tensor, work: Work) -> Tensor | None:
+        """How often v uses each row of a table W, where g's output is rows of it; None for other blocks."""
         return None
 
     def parameter_gradient(self, params: Params, v: Tensor, gradient: Tensor, work: Work) -> Params:

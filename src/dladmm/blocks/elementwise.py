@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.jumps import JumpFunction
 from dladmm.activations.piecewise import PiecewiseLinear
-from dladmm.blocks.base import Block, Support
+from dladmm.blocks.base import Block, Kind, Support
 from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
@@ -19,7 +19,7 @@ from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 class Elementwise(Block):
     """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
 
-    kind = "entrywise"
+    kind: Kind = "entrywise"
     rewrites_prediction = True
 
     def __init__(self, activation: Activation | str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dladmm.blocks.base import Block
+from dladmm.blocks.base import Block, Draw
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
@@ -20,6 +20,7 @@ class Frozen(Block):
         self.block, self._held = block, {name: p.detach().cpu().clone() for name, p in held.items()}
         self._placed: dict[tuple[torch.dtype, torch.device], Params] = {}
         self.support, self.linear, self.continuous = block.support, block.linear, block.continuous
+        self.draws = block.draws
         self.begins_with_residual = block.begins_with_residual
         self.keeps_positions = block.keeps_positions
         self.positions_share_weights = block.positions_share_weights
@@ -41,6 +42,15 @@ class Frozen(Block):
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return self.block.forward(self.held(v), v)
+
+    def draw(self, draw: Draw | None) -> None:
+        self.block.draw(draw)
+
+    def module_input(self, v: Tensor) -> Tensor:
+        return self.block.module_input(v)
+
+    def check_input(self, v: Tensor, name: str) -> None:
+        self.block.check_input(v, name)
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         return self.block.update_input(self.held(v), v, anchor, term, work)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.random import fork_rng
 
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.passes import squared_norm
@@ -27,6 +33,13 @@ class Generic(Block):
 
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:
         self.module = copy.deepcopy(module).train()
+        self._rates = list(dropout_rates(self.module))
+        self.draws = bool(self._rates)
+        for part, name, _ in self._rates:  # in training mode, but nothing is dropped outside of sweeps
+            setattr(part, name, 0.0)
+        self._attends = any(isinstance(part, nn.MultiheadAttention) for part in module.modules())
+        # Of torch's kernels for attention, one alone can be differentiated twice
+        self._kernel = partial(sdpa_kernel, SDPBackend.MATH) if self._attends else nullcontext
         self.has_statistics = any(isinstance(part, _NormBase) for part in module.modules())
         # Torch's statistics count every sample once, and those of a batch would be those of one rank
         self.support = Support.NONE if self.has_statistics else Support.COUNTS | Support.RANKS
@@ -44,12 +57,16 @@ class Generic(Block):
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """He-initialised weights and zero biases, from ``generator``; without one, the module's own values.
 
-        Vectors whose entries are all equal stay as they are: those are gains, such as a normalisation's.
+        Vectors whose entries are all equal stay as they are: those are gains, such as a normalisation's. Attention is
+        drawn as torch draws it.
         """
         trained = ((name, p) for name, p in self.module.named_parameters() if name not in self.frozen)
         own = {name: p.detach().double().cpu().clone() for name, p in trained}
         if generator is None:
             return own
+        if self._attends:
+            drawn = self._drawn_by_torch(generator)
+            return {name: drawn[name].double() for name in own}
         for p in own.values():
             if p.ndim < 2 and bool((p == p.flatten()[:1]).all()):
                 continue
@@ -58,9 +75,37 @@ class Generic(Block):
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
         return own
 
+    def _drawn_by_torch(self, generator: torch.Generator) -> Params:
+        """The module's parameters as its parts initialise themselves, from ``generator``."""
+        copied = copy.deepcopy(self.module).cpu()
+        with fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31 - 1, (), generator=generator)))
+            for part in copied.modules():
+                reset = getattr(part, "_reset_parameters", None) or getattr(part, "reset_parameters", None)
+                if reset is not None:
+                    reset()
+        return {name: p.detach() for name, p in copied.named_parameters()}
+
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.module, {**self._buffers(v), **params}, (v,))
+        with self._kernel(), self._dropping(v):
+            output: Tensor = functional_call(self.module, {**self._buffers(v), **params}, (v,))
         return output.clone() if output.data_ptr() == v.data_ptr() else output  # two variables, two memories
+
+    @contextmanager
+    def _dropping(self, v: Tensor) -> Iterator[None]:
+        """Dropout of the module's parts by the sweep's draw; torch's own generators are as before afterwards."""
+        if self.drawn is None or not self.draws:
+            yield
+            return
+        with fork_rng(devices=[v.device] if v.is_cuda else []):
+            torch.manual_seed(self.drawn.seed)
+            for part, name, rate in self._rates:
+                setattr(part, name, rate * self.drawn.share)
+            try:
+                yield
+            finally:
+                for part, name, _ in self._rates:
+                    setattr(part, name, 0.0)
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:
         if not self.has_statistics:
@@ -93,7 +138,10 @@ class Generic(Block):
         }
 
     def to_module(self, params: Params) -> nn.Module:
-        module = copy.deepcopy(self.module).eval()
+        copied = copy.deepcopy((self.module, self._rates))
+        module = copied[0].eval()
+        for part, name, rate in copied[1]:
+            setattr(part, name, rate)
         some = next(iter(params.values()), None)
         if some is not None:
             module = module.to(device=some.device, dtype=some.dtype)
@@ -155,6 +203,15 @@ class Generic(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+
+
+def dropout_rates(module: nn.Module) -> Iterator[tuple[nn.Module, str, float]]:
+    """The parts of a module that drop entries in training, with the name and value of the probability."""
+    for part in module.modules():
+        if isinstance(part, _DropoutNd) and part.p > 0:
+            yield part, "p", part.p
+        elif isinstance(part, nn.MultiheadAttention) and part.dropout > 0:
+            yield part, "dropout", part.dropout
 
 
 def _hand_over(found: Found, variables: list[Tensor], term: Term, work: Work) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.base import Block, Support
+from dladmm.blocks.base import Block, Draw, Support
 from dladmm.compute.passes import ratio, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
@@ -119,7 +119,7 @@ class Composed(Block):
         self.maps, self.block = maps, block
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
-        self._behind = not first
+        self.draws, self._behind = block.draws, not first
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
         self.joins_updates = block.joins_updates
@@ -151,6 +151,15 @@ class Composed(Block):
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:
         return self.block.evaluate(params, self.mapped(v))
+
+    def draw(self, draw: Draw | None) -> None:
+        self.block.draw(draw)
+
+    def module_input(self, v: Tensor) -> Tensor:
+        return self.block.module_input(v)
+
+    def check_input(self, v: Tensor, name: str) -> None:
+        self.block.check_input(v, name)
 
     def observe(self, params: Params, v: Tensor) -> None:
         self.block.observe(params, self.mapped(v))

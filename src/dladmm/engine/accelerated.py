@@ -110,7 +110,7 @@ class Accelerated:
 
     def _attempts(self) -> Iterator[Attempt]:
         """What is tried, in this order, until the objective does not rise."""
-        dropping = self.dropout > 0
+        dropping = self.dropout > 0 or self.engine.chain.draws
         yield Attempt(self.momentum, self.level, dropping)
         if dropping:  # was it the dropped entries,
             yield Attempt(self.momentum, self.level, dropping=False)
@@ -126,15 +126,15 @@ class Accelerated:
         trial.params = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
         trial.rho, trial.nu = scale * self.rho, scale * self.nu
         trial.stiffness = min(stiffer, self._stiffest)
-        inputs = None
+        inputs, turn = None, 64 * self.iteration + attempt.level - LOWEST_LEVEL
         if self._drops is not None and attempt.dropping:
-            turn = 64 * self.iteration + attempt.level - LOWEST_LEVEL
             inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn, engine.how)
         seen = engine.seen_as(x=inputs, options=engine.options.damped(stiffer))
-        seen.resynchronise(trial)
-        gradients = None if engine.penalty.is_zero else seen.output_gradients(trial)
-        # The links of the trial are not those of the candidate, so ties say nothing about it
-        return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
+        with engine.chain.drawing(turn, self.fade if attempt.dropping else 0.0):
+            seen.resynchronise(trial)
+            gradients = None if engine.penalty.is_zero else seen.output_gradients(trial)
+            # The links of the trial are not those of the candidate, so ties say nothing about it
+            return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
 
     def _candidate(self, state: State) -> State:
         """The feasible point of the trial's parameters, in the trial's memory: the sweep's variables are used up."""

@@ -17,6 +17,7 @@ from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
 from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
 from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, inner, norm
+from dladmm.engine.running_table import RunningTable
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
@@ -255,6 +256,9 @@ class BatchSweep:
             if not params:
                 continue
             block, v = seen.chain.blocks[l], seen.x if l == 0 else outputs[l - 1]
+            if block.rows_used(v, seen.work(l)) is not None:
+                found[l] = RunningTable(block, params)
+                continue
             operator = block.linear_operator(params, v, outputs[l], seen.work(l))
             found[l] = (
                 RunningGradient(block, params)

@@ -161,9 +161,10 @@ class Streaming:
         renewed = heavy and k >= self.next_factoring
         if renewed:
             self.next_factoring = GROWTH * k
-        self.sweeps.sweep(
-            lambda: self._prepared(batch, chances), heavy=heavy, renewed=renewed, first=k == 1, run=run
-        )
+        with self.engine.chain.drawing(self.seed * 1_000_003 + k):
+            self.sweeps.sweep(
+                lambda: self._prepared(batch, chances), heavy=heavy, renewed=renewed, first=k == 1, run=run
+            )
 
     def _set_shares(self, heavy: bool) -> None:
         shares, h = self.sweeps.shares, self.heavy_steps
@@ -224,6 +225,7 @@ class Streaming:
         penalties = (self.engine.penalty_of(l) for l in range(len(self.engine.chain)))
         smooth = all(penalty.quadratic is not None for penalty in penalties)
         same = self._held is None or self._held.x.shape == batch.x.shape
+        plain = plain and not self.engine.chain.draws
         return batch.x.is_cuda and plain and linear and smooth and same
 
     def _held_batch(self, batch: Batch, chances: Tensor | None) -> tuple[Batch, Tensor | None]:

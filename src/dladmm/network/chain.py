@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.blocks import Affine, Block, Elementwise, GraphConv, Params
+from dladmm.blocks import Affine, Block, Elementwise, Embedding, GraphConv, Params
+from dladmm.blocks.base import Draw
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.from_layer import blocks_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
@@ -90,6 +92,23 @@ class Chain:
             x = block.evaluate(block_params, x)
         return x
 
+    @property
+    def draws(self) -> bool:
+        """Whether a block is random in sweeps (dropout)."""
+        return any(block.draws for block in self.blocks)
+
+    @contextmanager
+    def drawing(self, number: int, share: float = 1.0) -> Iterator[None]:
+        """Inside, blocks that draw are those of sweep ``number``, with ``share`` of their probabilities."""
+        random = [(l, block) for l, block in enumerate(self.blocks) if block.draws]
+        for l, block in random:
+            block.draw(Draw((number * 1_000_003 + l * 7919) % 2**62, share))
+        try:
+            yield
+        finally:
+            for _, block in random:
+                block.draw(None)
+
     def module_inputs(self, x: Tensor) -> Tensor:
         """Inputs x (N, ...) of the chain as its torch module takes them."""
         return self.blocks[0].module_input(x)
@@ -119,6 +138,8 @@ class Chain:
 
 def layers_of(module: nn.Module) -> list[nn.Module]:
     """The layers of a network in order, with nested ``nn.Sequential`` flattened; other modules are one layer."""
+    if type(module) is nn.TransformerEncoder:
+        return [*module.layers, *([] if module.norm is None else [module.norm])]
     if not isinstance(module, nn.Sequential):
         return [module]
     return [layer for child in module for layer in layers_of(child)]
@@ -142,6 +163,18 @@ def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
 TWO_LEVEL_SETTINGS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
 MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
 """Defaults of accelerated mode for step functions with two levels (sign, step) and with more (docs/any_network.md)."""
+
+
+def own_settings(chain: Chain) -> dict[str, Any]:
+    """The defaults of accelerated mode that change with the chain; explicit options override them."""
+    tokens = {"dropout": 0.0} if takes_tokens(chain) else {}  # a dropped token would be another token
+    return jump_settings(chain) | tokens
+
+
+def takes_tokens(chain: Chain) -> bool:
+    """Whether the inputs are whole numbers, rows of an embedding's table."""
+    first = chain.blocks[0]
+    return any(isinstance(block, Embedding) for block in (first, getattr(first, "block", None)))
 
 
 def jump_settings(chain: Chain) -> dict[str, Any]:
@@ -235,7 +268,7 @@ def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(map(int, sizes)))
 
 
-def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
+def from_module(module: nn.Module, *, sequences: bool = False, sample: Tensor | None = None) -> Chain:
     """The chain of a torch module: blocks with closed-form updates where they exist, else ``Generic`` blocks.
 
     Parameters
@@ -245,6 +278,8 @@ def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
         wherever a single tensor is passed on (docs/any_network.md).
     sequences : bool, default False
         Whether inputs have shape (N, time, features), so that ``nn.Linear`` acts at every time step.
+    sample : Tensor of shape (N, ...), optional
+        A few inputs, whose way through the layers says at which of them ``nn.Linear`` acts at every position.
 
     Returns
     -------
@@ -260,4 +295,4 @@ def from_module(module: nn.Module, *, sequences: bool = False) -> Chain:
         )
     from dladmm.network.tracing import chain_layers  # torch.fx, which chains made otherwise do not need
 
-    return Chain(blocks_of(chain_layers(module), sequences))
+    return Chain(blocks_of(chain_layers(module), sequences, sample))

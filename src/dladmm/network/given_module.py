@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,18 @@ SHORT_OF = 16.0
 
 class StartsFromWeights(UserWarning):
     """Warning: training starts from the weights of the module, which are not as torch draws them."""
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; afterwards every part has its own mode again."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def trained_layer(module: nn.Module) -> str | None:

@@ -42,6 +42,8 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.LayerNorm: ("normalized_shape", "eps", "elementwise_affine", "bias"),
     nn.GroupNorm: ("num_groups", "num_channels", "eps", "affine"),
     nn.GELU: ("approximate",), nn.SiLU: (), nn.SELU: (), nn.Mish: (), nn.Hardswish: (), nn.Softmax: ("dim",),
+    nn.Embedding: ("num_embeddings", "embedding_dim", "padding_idx"),
+    nn.Dropout: ("p",), nn.Dropout1d: ("p",), nn.Dropout2d: ("p",), nn.Dropout3d: ("p",),
     nn.PReLU: ("num_parameters",), SoftClip: ("n_features", "limit"),
 }  # fmt: skip
 """Layers that a file can describe, and the arguments needed to rebuild them."""
