@@ -20,7 +20,10 @@ from dladmm.blocks import (
     Block,
     Composed,
     Convolution,
+    Dropout,
     Elementwise,
+    Embedding,
+    Frozen,
     Generic,
     GraphConv,
     GroupedAffine,
@@ -32,6 +35,7 @@ from dladmm.blocks import (
     Term,
     Work,
 )
+from dladmm.blocks.base import Draw
 from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.graph import normalised_adjacency
@@ -90,6 +94,14 @@ def graph():
 
 
 SOME_ROWS = torch.arange(0, N, 3)
+
+
+def drawn(block):
+    """The block as a sweep sees it."""
+    block.draw(Draw(7))
+    return block
+
+
 BLOCKS = {
     "affine": (lambda: Affine(4, 3), (4,)),
     "affine, wide": (lambda: Affine(3, 7, bias=False), (3,)),
@@ -112,6 +124,10 @@ BLOCKS = {
         lambda: Composed([LinearMap(nn.AvgPool2d(2)), LinearMap(nn.Flatten())], Affine(8, 3)),
         (2, 4, 4),
     ),
+    "frozen": (lambda: Frozen(Affine(4, 3), Affine(4, 3).initial_parameters(None, 1.0)), (4,)),
+    "dropout": (lambda: Dropout("relu", nn.Dropout(0.4)), (4,)),
+    "dropout, drawn": (lambda: drawn(Dropout("tanh", nn.Dropout(0.4))), (4,)),
+    "embedding": (lambda: Embedding(6, 3), (4,)),
     "generic": (lambda: Generic(Gated(4, 3)), (4,)),
     "generic, linear": (lambda: Generic(nn.Linear(4, 3)), (4,)),
     "generic, with statistics": (lambda: Generic(nn.BatchNorm1d(4)), (4,)),
@@ -154,6 +170,8 @@ class Problem:
 
         self.params = self.block.initial_parameters(generator, 1.0)
         self.v = randn(N, *shape)
+        if name == "embedding":
+            self.v = self.v.abs().floor()  # tokens
         with torch.no_grad():
             prediction = self.block.forward(self.params, self.v)
         self.term = Term(1.3, prediction + randn(*prediction.shape), prediction)
@@ -178,7 +196,8 @@ class Problem:
 
     def has(self, kind):
         joins = self.block.joins_updates or kind != "joined"
-        return joins and (kind == "input" or bool(self.params))
+        moves = not isinstance(self.block, Embedding)  # its input is data
+        return joins and (moves if kind == "input" else bool(self.params))
 
 
 def settings(block, options):

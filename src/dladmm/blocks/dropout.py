@@ -65,10 +65,12 @@ class Dropout(Elementwise):
         factor = self._factor(v)
         if factor is None:
             return super().update_input(params, v, anchor, term, work)
-        scale = factor.max().clamp_min(1.0)
+        assert self.drawn is not None
+        scale = 1 / (1 - self.p * self.drawn.share)
         found, prediction = v.clone(), term.prediction.clone()
-        inner = Term(term.weight * float(scale) ** 2, term.target / scale, prediction)
-        super().update_input(params, found, anchor, inner, work.without_plan())
+        inner = Term(term.weight * scale**2, term.target / scale, prediction)
+        # Of copies, which are this method's own: a work that applies at once
+        super().update_input(params, found, anchor, inner, Work(work.options, how=work.how))
         new = torch.where(factor.expand_as(v) > 0, found, anchor.value)
         work.assign(v, new)
         work.assign(term.prediction, self.forward(params, new))
