@@ -163,3 +163,24 @@ def test_a_cnn_of_jumps_trains(stripes, activation):
 def test_what_cannot_be_trained_is_named_before_work_begins(stripes, module, message):
     with pytest.raises(InputError, match=message):
         train(module, *stripes)
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated", "streaming"])
+def test_batch_normalisation_evaluates_by_the_training_data(mode):
+    """In streaming mode too: a batch has its own statistics in training, the network those of the monitor sample."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    X = torch.randn(300, 6, generator=generator) + 2 * torch.eye(3, 6)[y]
+    module = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    train(module, X, y, mode=mode, max_iter=15)
+    hidden = module[0](X)
+    torch.testing.assert_close(module[1].running_mean, hidden.mean(0), rtol=1e-4, atol=1e-5)
+    module.eval()
+    assert (module(X).argmax(1) == y).float().mean() > 0.8
+
+
+def test_verbose_shows_progress(stripes, capsys):
+    train(cnn(), *stripes, mode="streaming", max_iter=2, verbose=True)
+    assert "loss" in capsys.readouterr().err
+    train(cnn(), *stripes, mode="streaming", max_iter=2)
+    assert capsys.readouterr().err == ""

@@ -12,12 +12,13 @@ from dladmm.api.arguments import fresh_parameters, shard_samples
 from dladmm.api.handing_back import check_same_outputs, copy_into
 from dladmm.api.sample_problem import EstimatedConstant, sample_trainer
 from dladmm.base.errors import BatchError
-from dladmm.callbacks import Callback
+from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.method import MethodFactory
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
 from dladmm.regularizers import Regularizer
+from dladmm.training.checks import check_callbacks
 from dladmm.training.result import Result
 
 
@@ -40,6 +41,7 @@ def train(
     target_mask: Any = None,
     validation: tuple[Any, ...] | Callable[[int, int], tuple[Any, ...]] | None = None,
     callbacks: Sequence[Callback] = (),
+    verbose: bool = False,
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
     **options: Any,
@@ -89,6 +91,8 @@ def train(
     validation : tuple, optional
         ``(X, y)`` or ``(X, y, target_mask)``, evaluated for the history; or a function of ``(rank, world)``.
     callbacks : sequence of Callback
+    verbose : bool, default False
+        Show a progress bar on a terminal, lines elsewhere (:class:`~dladmm.callbacks.ProgressBar`).
     method : MethodFactory, optional
         Another training method in the same loop, as in :mod:`dladmm.baselines`.
     communicator : Communicator, optional
@@ -140,7 +144,7 @@ def train(
         scale_targets=scale_targets,
         target_mask=target_mask,
         validation=validation,
-        callbacks=callbacks,
+        callbacks=[ProgressBar(), *check_callbacks(callbacks)] if verbose else callbacks,
         method=method,
         communicator=communicator,
         **options,
