@@ -244,3 +244,17 @@ def test_module_classifier_weighs_classes_too():
     X, y = unbalanced()
     balanced = ModuleClassifier(network, class_weight="balanced", max_iter=30, random_state=0).fit(X, y)
     assert balanced_accuracy_score(y, balanced.predict(X)) > 0.7
+
+
+def test_verbose_shows_progress_everywhere(iris, capsys):
+    from dladmm import datasets, mlp, train, train_graph
+
+    for run in (
+        lambda verbose: train(mlp([4, 5, 3]), *iris, max_iter=2, mode="accelerated", verbose=verbose),
+        lambda verbose: train_graph(datasets.load("karate"), hidden=(4,), max_iter=2, verbose=verbose),
+        lambda verbose: MLPClassifier((5,), max_iter=2, verbose=verbose).fit(*iris),
+    ):
+        run(False)
+        assert capsys.readouterr().err == ""
+        run(True)
+        assert "loss" in capsys.readouterr().err

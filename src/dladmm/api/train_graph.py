@@ -26,7 +26,7 @@ from dladmm.api.graph_problem import (
 from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params
-from dladmm.callbacks import Callback
+from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch, Batches, OneBatch
 from dladmm.engine.method import MethodFactory
@@ -68,6 +68,7 @@ def train_graph(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
     callbacks: Sequence[Callback] = (),
+    verbose: bool = False,
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
     partition: Any = None,
@@ -108,7 +109,7 @@ def train_graph(
         Number of classes, if not all occur among the labels.
     mu : float, optional
         The paper's name of the option ``nu``.
-    preset, prox, random_state, device, dtype, callbacks, method, communicator
+    preset, prox, random_state, device, dtype, callbacks, verbose, method, communicator
         As in :func:`dladmm.train`.
     partition : array of shape (n_nodes,), optional
         The rank of every node, in streaming mode its cluster; computed where it is not given.
@@ -206,7 +207,7 @@ def train_graph(
         penalty=penalty,
         params=params,
         validation=problem.validation,
-        callbacks=callbacks,
+        callbacks=(ProgressBar(), *callbacks) if verbose else callbacks,
         method=method,
         scaling=problem.scaling,
         seed=random_state,

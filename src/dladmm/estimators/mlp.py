@@ -29,6 +29,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     hidden_layer_sizes : int or sequence of int, default (100,)
         Widths of the hidden layers.
     activation : str, dict or Activation, default "relu"
+        Of the hidden layers; "logistic" is "sigmoid".
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
     mode : {"auto", "accelerated", "convergent", "streaming"}
@@ -47,9 +48,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         How the W- and a-updates are solved.
     damping : float, optional
         Damping of the exact solves.
-    batch_size : int, optional
-        Rows of a mini-batch in streaming mode and of cross-fitted copies; None chooses 32 to 512, or 32 to 128, by the
-        number of rows.
+    batch_size : int, "auto" or None
+        Rows of a mini-batch in streaming mode and of cross-fitted copies; None and "auto" choose 32 to 512, or 32 to
+        128, by the number of rows.
     max_iter : int, optional
         Iterations; in streaming mode and for cross-fitted copies passes over the rows. None is 200 iterations; in
         streaming mode 10 passes for images and for 50,000 rows or more, else 20, or as many as make 200 steps; for
@@ -65,12 +66,15 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     warm_start : bool, default False
         Continue from the fitted network on the next ``fit``.
     random_state : int, RandomState or None
+        Draws initial weights, the order of rows, and what is held out.
     device : str, default "auto"
+        "auto" is CUDA where available, else the CPU.
     dtype : {"auto", "float32", "float64"}
         "auto" is float64 for small problems on a CPU, else float32; copies are trained in float32 and kept in float64.
     max_memory : int or str, optional
         Memory limit above the data, such as "2GB": rows are processed in chunks (docs/memory.md).
     callbacks : sequence of Callback
+        What looks on: progress, checkpoints, early stopping of your own (:mod:`dladmm.callbacks`).
     verbose : bool, default False
         Show a progress bar.
     categorical_features : "auto", None, or list of names, indices or booleans
@@ -100,6 +104,10 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     loss_ : float
         The last mean training loss; that of copies is in units in which the targets have deviation 1.
     history_ : History
+        One entry per iteration or pass and column (:class:`~dladmm.History`); ``pandas.DataFrame`` makes a table of it.
+    loss_curve_, validation_scores_ : list of float
+    best_loss_, best_validation_score_ : float
+        Curves of the history under scikit-learn's names; without rows held out the scores are None.
     status_ : Status
     certificate_ : Certificate
     state_ : State

@@ -11,6 +11,7 @@ from dladmm.base.errors import InputTypeError
 from dladmm.callbacks import Callback
 from dladmm.engine.options import Mode
 from dladmm.estimators.checks import keep_state
+from dladmm.estimators.documented import with_parameters_of
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.estimators.regressor import MLPRegressor
 from dladmm.losses import Loss
@@ -64,11 +65,12 @@ class OfModule:
         self.loss_, self._loss = result.history.last("loss"), loss
 
 
+@with_parameters_of(MLPClassifier)
 class ModuleClassifier(OfModule, MLPClassifier):
     """Classifier for any network that :func:`dladmm.train` accepts.
 
     X has shape (n_samples, n_features), as in scikit-learn; a network for images begins with ``nn.Unflatten``. Sample
-    weights need a network without batch normalisation. Parameters and attributes that are not listed are those of
+    weights need a network without batch normalisation. Attributes that are not listed are those of
     :class:`~dladmm.MLPClassifier`, without ``coefs_`` and ``intercepts_``.
 
     Parameters
@@ -77,6 +79,9 @@ class ModuleClassifier(OfModule, MLPClassifier):
         ``module_factory(n_features, n_classes)`` returns an ``nn.Sequential`` that ends in
         ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
+    mode : {"accelerated", "convergent", "streaming"}
+        "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
+        algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
 
     Attributes
     ----------
@@ -132,11 +137,11 @@ class ModuleClassifier(OfModule, MLPClassifier):
         self.module_factory = module_factory
 
 
+@with_parameters_of(MLPRegressor)
 class ModuleRegressor(OfModule, MLPRegressor):
     """Regressor for any network that :func:`dladmm.train` accepts; ``y`` may have several columns and any units.
 
-    Parameters and attributes that are not listed are those of :class:`~dladmm.MLPRegressor`, without ``coefs_`` and
-    ``intercepts_``.
+    Attributes that are not listed are those of :class:`~dladmm.MLPRegressor`, without ``coefs_`` and ``intercepts_``.
 
     Parameters
     ----------
@@ -144,6 +149,9 @@ class ModuleRegressor(OfModule, MLPRegressor):
         ``module_factory(n_features, n_outputs)`` returns an ``nn.Sequential`` that ends in
         ``nn.Linear(..., n_outputs)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
+    mode : {"accelerated", "convergent", "streaming"}
+        "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
+        algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
 
     Attributes
     ----------

@@ -10,20 +10,34 @@ from sklearn.base import RegressorMixin
 
 from dladmm.base.errors import InputError
 from dladmm.estimators.base import MLPBase
+from dladmm.estimators.documented import with_parameters_of
+from dladmm.estimators.mlp import MLPClassifier
 from dladmm.losses import Loss, get_loss
 
 Array = NDArray[Any]
 
 
+@with_parameters_of(MLPClassifier)
 class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
     """Multi-layer perceptron regressor trained by dlADMM; ``y`` may have several columns and any units.
 
-    Parameters and attributes that are not listed are those of :class:`MLPClassifier`, without ``classes_``.
+    Targets are scaled inside, and the last layer undoes it; losses in the history are in units in which the targets
+    have deviation 1 (for robust losses, 1.4826 times the median of ``|y - median|`` is 1). Attributes are those of
+    :class:`MLPClassifier`, without ``classes_``.
 
     Parameters
     ----------
     loss : str, dict or Loss, optional
-        A regression loss; None is half the squared error, "huber" is robust against outliers.
+        A regression loss; None is half the squared error. "huber" and "absolute" are robust against outliers,
+        ``{"name": "quantile", "q": 0.9}`` predicts a quantile, "poisson" is for counts (``predict`` gives the expected
+        count, ``module_`` its logarithm). Widths such as Huber's ``delta`` are in units of the scaled targets.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> MLPRegressor((20,), loss="huber", random_state=0).fit(X, 1000 * y).score(X, 1000 * y) > 0.4
+    True
     """
 
     def __sklearn_tags__(self) -> Any:
