@@ -51,7 +51,7 @@ class Rounded(Robust):
 
 @dataclass(frozen=True)
 class Absolute(Rounded):
-    """The absolute error ``|z - y|``, whose best constant is the median; the formulas are those of :class:`Rounded`.
+    """The absolute error ``|z - y|``, whose best constant is the median; the formulas are those of ``Rounded``.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Absolute(Rounded):
 
 @dataclass(frozen=True)
 class Quantile(Rounded):
-    """The pinball loss, whose best constant is the q-quantile; the formulas are those of :class:`Rounded`.
+    """The pinball loss, whose best constant is the q-quantile; the formulas are those of ``Rounded``.
 
     A residual z - y counts ``1 - q`` per unit above zero and ``q`` per unit below it.
 
