@@ -10,6 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dladmm.cli.app import app
+from dladmm.cli.run_config import RunConfig
+from dladmm.cli.run_data import load_rows
 from dladmm.cli.run_table import rows_to_predict
 from dladmm.training.checkpoint import load_model
 
@@ -133,3 +135,18 @@ def test_models_of_earlier_versions_still_predict(run, tmp_path):
     (tmp_path / "n.csv").write_text("b,a\n1,2\n3,4\n", encoding="utf-8")
     rows = rows_to_predict({"features": ["a", "b"], "classes": None, "target": "y"}, tmp_path / "n.csv")
     assert rows.x.tolist() == [[2, 1], [4, 3]]
+
+
+def test_fills_and_levels_come_from_training_rows_alone(tmp_path):
+    """The median of the training rows fills gaps; levels that only test rows have are unknown ones."""
+    values = [f"{k * k},{'often' if k % 2 else f'rare{k}'},{k % 2}" for k in range(50)]
+    (tmp_path / "t.csv").write_text("a,c,y\n" + "\n".join(values) + "\n", encoding="utf-8")
+    data = load_rows(RunConfig(csv=str(tmp_path / "t.csv"), target="y"))
+    number, category = data.encoder.columns
+    assert number.fill == np.median(data.x_train[:, 0])
+    assert number.fill != np.median([k * k for k in range(50)])
+    train = {round(v**0.5) for v in data.x_train[:, 0]}
+    seen = {f"rare{k}" for k in train if k % 2 == 0} | {"often"}
+    assert set(category.levels) == seen
+    unknown = data.x_test[:, 1:].sum(1) == 0
+    assert unknown.sum() == sum(round(v**0.5) % 2 == 0 for v in data.x_test[:, 0]) > 0
