@@ -171,3 +171,23 @@ def test_a_damaged_table_in_a_file_is_refused(tmp_path):
         save_model(saved.module, tmp_path / "g", loss=saved.loss, extra=extra)
         with pytest.raises(DataError):
             MLPClassifier.load(tmp_path / "g")
+
+
+def test_what_cannot_be_taken_is_named_with_its_remedy():
+    y = np.arange(60) % 2
+    dates = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=60), "v": np.arange(60.0)})
+    with pytest.raises(InputError, match="column 'day' of X holds dates; make it a number"):
+        MLPClassifier(**SMALL).fit(dates, y)
+    text = np.array([["x", "1"], ["y", "2"]] * 30)
+    with pytest.raises(InputError, match=r"X holds text .*categorical_features"):
+        MLPClassifier(**SMALL).fit(text, y)
+    assert MLPClassifier(categorical_features=[0, 1], **SMALL).fit(text, y).score(text, y) == 1
+    with pytest.raises(DataError, match="no column to learn from"):
+        MLPClassifier(**SMALL).fit(np.full((60, 2), np.nan), y)
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_an_array_in_the_place_of_the_data_frame_of_training():
+    X, y, _ = people()
+    clf = MLPClassifier(mode="accelerated", **SMALL).fit(X, y)
+    np.testing.assert_array_equal(clf.predict_proba(X.to_numpy()), clf.predict_proba(X))

@@ -38,23 +38,24 @@ class Tabular:
         refuse_masked(X=X, y=y[0] if y else None)
         names = self._categories(X, reset)
         if names is None:
-            checked = validate_data(
-                self,
-                X,
-                *y,
-                reset=reset,
-                accept_sparse="csr",
-                dtype=NUMBERS,
-                ensure_all_finite="allow-nan",
-                **checks,
-            )
+            try:
+                checked = validate_data(
+                    self, X, *y, reset=reset, accept_sparse="csr", dtype=NUMBERS, ensure_all_finite="allow-nan",
+                    **checks,
+                )  # fmt: skip
+            except ValueError as error:
+                if "could not convert string" not in str(error) or isinstance(error, InputError):
+                    raise
+                raise InputError(
+                    f"X holds text ({error}); pass a data frame, or name its columns in categorical_features."
+                ) from error
             rows, *labels = checked if y else (checked,)
             x = self._filled(rows, reset)
         else:
             validate_data(self, X, *y, reset=reset, skip_check_array=True)
             labels = [_check_y(each, estimator=self, **checks) for each in y]
             check_consistent_length(X, *labels)
-            frame = frame_of(X, names) if is_data_frame(X) else _array_frame(X, names)
+            frame = frame_of(X, names) if is_data_frame(X) else self._array_frame(X, names, reset)
             if reset:
                 own = () if _is_auto(self.categorical_features) else names
                 self.encoder_ = TableEncoder.fit(frame, keep=own)
@@ -96,6 +97,18 @@ class Tabular:
             raise InputError("X has several columns of the same name; rename them.")
         return Frame({name: X[:, place] for place, name in enumerate(columns)}, len(X), source="X")
 
+    def _array_frame(self, X: Any, categorical: list[str], reset: bool) -> Frame:
+        """The columns of an array of any type, named x0, x1, ... in training and as the encoder names them later."""
+        array, encoder = np.asarray(X), getattr(self, "encoder_", None)
+        names = [f"x{place}" for place in range(array.shape[1])]
+        if not reset and encoder is not None:
+            names = [code.name for code in encoder.columns]
+        columns = {
+            name: column_of(array[:, place], name, "X", name in categorical)
+            for place, name in enumerate(names)
+        }
+        return Frame(columns, len(array), source="X")
+
     def _categories(self, X: Any, reset: bool) -> list[str] | None:
         """The names of the columns that are categories, None where there are none; as fitted unless ``reset``."""
         if not reset:
@@ -109,6 +122,7 @@ class Tabular:
         if _is_auto(chosen):
             if not is_data_frame(X):
                 return None
+            _check_no_dates(X)
             return [str(name) for name in X.columns if is_text_column(X[name])] or None
         if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
             raise InputError(
@@ -150,11 +164,14 @@ def _chosen(X: Any, chosen: list[Any]) -> list[str]:
     return found
 
 
-def _array_frame(X: Any, categorical: list[str]) -> Frame:
-    """The columns of an array of any type, named x0, x1, ..."""
-    array = np.asarray(X)
-    columns = {
-        name: column_of(array[:, place], name, "X", name in categorical)
-        for place, name in enumerate(f"x{place}" for place in range(array.shape[1]))
-    }
-    return Frame(columns, len(array), source="X")
+def _check_no_dates(X: Any) -> None:
+    for name in X.columns:
+        if (
+            str(getattr(X[name], "dtype", ""))
+            .lower()
+            .startswith(("datetime", "timedelta", "date", "duration"))
+        ):
+            raise InputError(
+                f"column {str(name)!r} of X holds dates; make it a number (days since some day, month, "
+                "weekday), or leave it out."
+            )
