@@ -20,6 +20,8 @@ from dladmm.report.groups import DatasetGroup, Point, Variant, points
 QUANTITIES = {
     "val_accuracy": "Test accuracy",
     "train_accuracy": "Training accuracy",
+    "val_r2": "Test R^2",
+    "train_r2": "Training R^2",
     "loss": "Training loss",
     "val_loss": "Test loss",
     "objective": "Objective F",
@@ -30,17 +32,21 @@ QUANTITIES = {
 }
 PANELS = (
     ("Accuracy", "accuracy", ("train_accuracy", "val_accuracy")),
+    ("Explained variance", "R^2", ("train_r2", "val_r2")),
     ("Loss of the network", "mean loss", ("loss", "val_loss")),
     ("What the theory speaks of", "value", ("lagrangian", "objective")),
     ("Residuals", "norm", ("primal_residual", "stationarity", "dual_optimality")),
 )
 EXPLANATIONS = {
     "Accuracy": "Share of rows the network itself (its forward pass) classifies rightly.",
+    "Explained variance": "R^2: the share of the targets' variance that the network explains; 0 is a constant answer.",
     "Loss of the network": "Mean loss of the network's forward pass, not of the relaxed last layer.",
     "What the theory speaks of": "The theory promises that the augmented Lagrangian falls at every iteration.",
     "Residuals": "Distances from feasibility, from a critical point, and from what Lemma 2 says of the multiplier.",
     "val_accuracy": "Share of test rows the network classifies rightly.",
     "train_accuracy": "Share of training rows the network classifies rightly.",
+    "val_r2": "Share of the variance of the test rows' targets that the network explains.",
+    "train_r2": "Share of the variance of the training rows' targets that the network explains.",
     "loss": "Mean loss of the network on the training rows.",
     "val_loss": "Mean loss of the network on the test rows.",
     "objective": "F: the summed loss with its penalties; for ADMM of the relaxed problem.",

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -61,6 +61,8 @@ class Run:
     words : tuple of str
         The certificate as lines of text.
     machine : dict
+    standing : dict
+        What the network does beside a constant answer and a linear model; empty if the run did not record it.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Run:
     certificate: dict[str, Any] | None
     words: tuple[str, ...]
     machine: dict[str, Any]
+    standing: dict[str, Any] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -200,7 +203,21 @@ def _read_run(folder: Path, name: str) -> Run:
         certificate=certificate,
         words=tuple(line.strip() for line in words if line.strip()),
         machine=part("machine", dict, {}),
+        standing=_standing(part("standing", dict, {}), folder / METRICS),
     )
+
+
+def _standing(found: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The comparison of a run, its entries checked; empty if there is none."""
+    if not found:
+        return {}
+    texts = all(isinstance(found.get(key), str) for key in ("measure", "rows"))
+    finite = [value for key in ("network", "constant", "linear") if (value := found.get(key)) is not None]
+    numbers = all(type(value) in (int, float) and abs(value) <= LARGEST_NUMBER for value in finite)
+    said = found.get("warning") is None or isinstance(found["warning"], str)
+    if not (texts and numbers and said and "network" in found and "constant" in found):
+        raise InputError(f"{path}: 'standing' does not hold what a run writes there.")
+    return found
 
 
 _KINDS: dict[type, str] = {dict: "an object", str: "a text"}

@@ -51,25 +51,47 @@ def overview(report: Report, groups: Sequence[DatasetGroup]) -> Safe:
     return _facts(facts)
 
 
+def _worth(run: Run) -> list[Fact]:
+    """The network's own figure first, then what needs no training to speak of."""
+    stands = run.standing
+    if not stands:
+        return []
+    kind = "good" if stands.get("warning") is None else "bad"
+    measure = str(stands["measure"])
+    name = measure[:1].upper() + measure[1:]
+    linear = stands.get("linear")
+    return [
+        (f"{name} on {stands['rows']}", format(stands["network"], ".4f"), kind),
+        ("A linear model", "not measured" if linear is None else format(linear, ".4f"), None),
+        ("A constant answer", format(stands["constant"], ".4f"), None),
+    ]
+
+
 def _single(run: Run) -> Safe:
+    held = "Unseen" if run.method == "cross-fitted" else "Test"
     facts: list[Fact] = [
+        *_worth(run),
         ("Method", run.method_name, None),
         ("Data set", run.dataset, None),
         ("Iterations", str(run.iterations), None),
     ]
     for label, value, digits in (
-        ("Test accuracy", run.last("val_accuracy"), ".4f"),
-        ("Best test accuracy", run.best("val_accuracy"), ".4f"),
+        (f"{held} accuracy", run.last("val_accuracy"), ".4f"),
+        (f"Best {held.lower()} accuracy", run.best("val_accuracy"), ".4f"),
         ("Training accuracy", run.last("train_accuracy"), ".4f"),
-        ("Test loss", None if run.best("val_accuracy") is not None else run.last("val_loss"), ".4g"),
+        (f"{held} R^2", run.last("val_r2"), ".4f"),
+        ("Training R^2", run.last("train_r2"), ".4f"),
+        (f"{held} loss", None if run.best("val_accuracy") is not None else run.last("val_loss"), ".4g"),
         ("Seconds per iteration", run.seconds_per_iteration, ".3g"),
     ):
         if value is not None:
             facts.append((label, format(value, digits), None))
     if run.verdict is not None:
-        facts.append(("Certificate", run.verdict, KINDS[run.verdict]))
+        facts.append(("Certificate of the optimisation", run.verdict, KINDS[run.verdict]))
     note = [run.message, BEST] if run.best("val_accuracy") is not None else [run.message]
-    return join([_facts(facts), el("p", " ".join(filter(None, note)), class_="note")])
+    warned = run.standing.get("warning")
+    warning = Safe("") if warned is None else el("p", warned, class_="verdict bad")
+    return join([warning, _facts(facts), el("p", " ".join(filter(None, note)), class_="note")])
 
 
 def _facts(facts: Sequence[Fact]) -> Safe:
@@ -92,7 +114,9 @@ def _facts(facts: Sequence[Fact]) -> Safe:
 def runs_table(runs: Sequence[Run]) -> Safe:
     """A sortable table of all runs."""
     accuracy = any(run.last("val_accuracy") is not None for run in runs)
-    tested = ["Final test accuracy", "Best test accuracy"] if accuracy else ["Final test loss"]
+    tested = (
+        ["Final test accuracy", "Best test accuracy"] if accuracy else ["Final test R^2", "Final test loss"]
+    )
     several = len({run.dataset for run in runs}) > 1
     headings = ["Run", *(["Data set"] if several else []), "Method", "Seed", "Iterations", *tested]
     headings += ["Seconds per iteration", "Status", "Certificate"]
@@ -103,7 +127,7 @@ def runs_table(runs: Sequence[Run]) -> Safe:
         results = (
             [number(run.last("val_accuracy")), number(run.best("val_accuracy"))]
             if accuracy
-            else [number(run.last("val_loss"), ".4g")]
+            else [number(run.last("val_r2")), number(run.last("val_loss"), ".4g")]
         )
         rows.append(
             [
@@ -126,6 +150,8 @@ def variants_table(group: DatasetGroup) -> Safe:
     """A table with mean and standard deviation over the runs of each variant."""
     accuracy = any(run.last("val_accuracy") is not None for run in group.runs)
     column, name = ("val_accuracy", "test accuracy") if accuracy else ("val_loss", "test loss")
+    if any(run.last("val_r2") is not None for run in group.runs):
+        column, name = "val_r2", "test R^2"
     headings = ["Method", "Runs", f"Final {name}", "Standard deviation", "Seconds per iteration"]
     rows = []
     for variant in group.variants:
@@ -169,7 +195,7 @@ def certificates(runs: Sequence[Run]) -> Safe:
 
 def _certificate(run: Run) -> Safe:
     head, *rest = run.words
-    verdict = el("p", head, class_=f"verdict {_kind(run)}")
+    verdict = el("p", "About the optimisation: " + head, class_=f"verdict {_kind(run)}")
     return el("div", verdict, el("ul", *(el("li", line) for line in rest)), class_="certificate")
 
 

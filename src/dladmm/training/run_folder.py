@@ -65,9 +65,11 @@ def plot_curves(result: Result, path: Path) -> bool:
         energy.set_yscale("log")
     if residuals.dataLim.y1 > 0:  # zero throughout in streaming mode
         residuals.set_yscale("log")
-    for column, label in (("train_accuracy", "train"), ("val_accuracy", "test")):
+    figure_of = "accuracy" if history.last("train_r2") is None and history.last("val_r2") is None else "r2"
+    for column, label in ((f"train_{figure_of}", "train"), (f"val_{figure_of}", "held out")):
         accuracy.plot(*_measured(k, history[column]), label=label)
-    titles = ("what the theory speaks of", "residuals", "accuracy of the network")
+    last = "accuracy of the network" if figure_of == "accuracy" else "R^2 of the network"
+    titles = ("what the theory speaks of", "residuals", last)
     for axis, title in zip((energy, residuals, accuracy), titles, strict=True):
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("iteration")

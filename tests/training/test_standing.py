@@ -1,0 +1,68 @@
+"""What a network is worth beside a constant answer and a linear model, and R^2 by its definition."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import r2_score
+
+from dladmm import mlp, train
+from dladmm.losses import Risk, get_loss
+from dladmm.training.standing import Standing, r_squared, standing
+
+
+def test_r_squared_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    y, z, weight = rng.normal(size=(30, 2)) + 7, rng.normal(size=(30, 2)) + 7, rng.random(30)
+    risk = Risk(get_loss("huber"), torch.from_numpy(y))
+    assert r_squared(risk, torch.from_numpy(z)) == pytest.approx(r2_score(y, z))
+    found = r_squared(risk, torch.from_numpy(z), torch.from_numpy(weight)[:, None])
+    assert found == pytest.approx(r2_score(y, z, sample_weight=weight))
+    assert r_squared(Risk(get_loss("squared"), torch.ones(3, 1)), torch.zeros(3, 1)) is None
+
+
+def test_the_linear_model_is_a_logistic_regression():
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, 400)
+    X = rng.normal(size=(400, 4)) + np.eye(3, 4)[y] * 2
+    loss = get_loss("cross_entropy")
+    target = loss.encode(torch.from_numpy(y), 3, torch.float64)
+    x = torch.from_numpy(X)
+    found = standing(loss, target[200:], target[200:], x[200:], "200 test rows", (x[:200], target[:200]))
+    assert found.network == 1.0
+    assert found.constant == pytest.approx(np.mean(y[200:] == np.bincount(y[:200]).argmax()))
+    reference = LogisticRegression().fit(X[:200], y[:200]).score(X[200:], y[200:])
+    assert found.linear == pytest.approx(reference, abs=0.02)
+    assert found.warning is None
+
+
+def test_warnings_in_plain_words():
+    assert "learnt nothing" in str(Standing("accuracy", "9 rows", 0.6, 0.6, 0.9).warning)
+    assert "a linear model is better" in str(Standing("R^2", "9 rows", 0.5, 0.0, 0.9).warning)
+    assert Standing("R^2", "9 rows", 0.9, 0.0, 0.9).warning is None
+    assert Standing("accuracy", "9 rows", 0.9, 0.5, None).lines() == [
+        "Accuracy on 9 rows: 0.9000. Beside it: always answering the most frequent class 0.5000, "
+        "a linear model not measured."
+    ]
+
+
+def test_a_result_leads_with_it_and_a_copy_holds_no_rows():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(60, 3))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    result = train(mlp([3, 10, 2]), X, y, max_iter=40)
+    assert repr(result).startswith(
+        f"Result(accuracy {result.standing.network:.4f} on 60 training rows (constant 0."
+    )
+    assert "optimisation safeguarded" in repr(result)
+    assert copy.copy(result).evidence is None
+    targets = np.c_[y * 1e6]
+    regression = train(mlp([3, 10, 1]), X, targets, loss="squared", max_iter=40, validation=(X, targets))
+    with torch.no_grad():
+        output = regression.module(torch.from_numpy(X).float())
+    assert regression.standing.network == pytest.approx(r2_score(targets, output), abs=1e-3)
+    assert regression.history.last("val_r2") == regression.history.last("train_r2")
