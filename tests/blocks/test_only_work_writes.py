@@ -29,6 +29,7 @@ from dladmm.blocks import (
     GroupedAffine,
     LinearMap,
     MaxPool,
+    NodeMap,
     Positionwise,
     RecurrentStates,
     Support,
@@ -127,6 +128,7 @@ BLOCKS = {
     "frozen": (lambda: Frozen(Affine(4, 3), Affine(4, 3).initial_parameters(None, 1.0)), (4,)),
     "dropout": (lambda: Dropout("relu", nn.Dropout(0.4)), (4,)),
     "dropout, drawn": (lambda: drawn(Dropout("tanh", nn.Dropout(0.4))), (4,)),
+    "node map": (lambda: NodeMap(graph()), (4,)),
     "embedding": (lambda: Embedding(6, 3), (4,)),
     "generic": (lambda: Generic(Gated(4, 3)), (4,)),
     "generic, linear": (lambda: Generic(nn.Linear(4, 3)), (4,)),
@@ -196,7 +198,7 @@ class Problem:
 
     def has(self, kind):
         joins = self.block.joins_updates or kind != "joined"
-        moves = not isinstance(self.block, Embedding)  # its input is data
+        moves = not isinstance(self.block, (Embedding, NodeMap))  # data, and streaming mode alone
         return joins and (moves if kind == "input" else bool(self.params))
 
 

@@ -18,8 +18,10 @@ from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.partition import partitioned
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.datasets import GraphData
+from dladmm.engine.batches import Batch, OneBatch
 from dladmm.losses import Loss, Risk
 from dladmm.network.chain import Chain, gcn
+from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
 from dladmm.network.graph import (
     check_node_features,
     check_node_mask,
@@ -242,3 +244,49 @@ def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
     if largest >= MOST_CLASSES:
         raise InputError(f"y names class {largest}; number the classes 0, 1, 2, ... or give n_classes.")
     return max(largest + 1, 2)
+
+
+def given_graph(
+    data: Any, edge_index: Any, y: Any, train_mask: Any, edge_weight: Any, n_classes: int | None
+) -> GivenGraph:
+    """The graph of a graph object, or of arrays."""
+    refuse_several_graphs(data)
+    if is_graph(data):
+        if edge_index is not None or y is not None or edge_weight is not None:
+            raise InputError(
+                "edge_index, edge_weight and y are part of data already; give a graph or arrays, not both."
+            )
+        found = graph_fields(data)
+        if found.y is None:
+            raise InputError("the graph has no y, the labels of its nodes.")
+        mask = found.train_mask if train_mask is None else train_mask
+        classes = found.n_classes if n_classes is None else n_classes
+        masks = {"val_mask": found.val_mask, "test_mask": found.test_mask}
+        return GivenGraph(
+            found.x,
+            found.edge_index,
+            found.y,
+            mask,
+            **masks,
+            n_classes=classes,
+            edge_weight=found.edge_weight,
+        )
+    missing = [name for name, value in (("edge_index", edge_index), ("y", y)) if value is None]
+    if missing:
+        raise InputError(
+            f"{' and '.join(missing)} missing: give a GraphData, a PyG Data, or x with edge_index, y and train_mask."
+        )
+    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes, edge_weight=edge_weight)
+
+
+def whole_graph(problem: GraphProblem) -> OneBatch:
+    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss.
+
+    A step divides by the number of rows, so weights grow until the rows weigh one each in the mean: losses, curvatures
+    and the bounds on them are then means over the labelled nodes, as many as the penalty is divided by.
+    """
+    risk = problem.risk
+    assert risk.weight is not None
+    labelled = risk.n_labelled()
+    weight = risk.weight * (len(risk.target) / labelled)
+    return OneBatch(Batch(problem.x, risk.target, weight), labelled)

@@ -59,17 +59,17 @@ def check_same_outputs(
     exported, handed = (_evaluated(module, rows, chain) for module in (trained, model))
     if not bool(torch.isfinite(expected).all()):
         return
-    if _difference(handed, exported) > LARGEST_DIFFERENCE:
+    if difference(handed, exported) > LARGEST_DIFFERENCE:
         raise ModuleDiffers(
             f"{type(model).__name__} does not compute what was trained: on {len(rows)} rows its outputs differ from "
-            f"the trained network's by {_difference(handed, exported):.2g} of their size. Its forward pass does "
+            f"the trained network's by {difference(handed, exported):.2g} of their size. Its forward pass does "
             "something that the chain of its layers does not; from_module(model) shows that chain. Put the part into a "
             "module of its own, which becomes one block."
         )
-    if _difference(exported, expected) > LARGEST_DIFFERENCE:
+    if difference(exported, expected) > LARGEST_DIFFERENCE:
         warnings.warn(
             "the network for unscaled inputs differs from the one trained on scaled inputs by "
-            f"{_difference(exported, expected):.2g} of the outputs' size: X has features whose mean is large compared "
+            f"{difference(exported, expected):.2g} of the outputs' size: X has features whose mean is large compared "
             "with their spread. Centre them, or use dtype='float64'.",
             RoundedScaling,
             stacklevel=4,
@@ -86,7 +86,8 @@ def _evaluated(module: nn.Module, rows: Tensor, chain: Chain) -> Tensor:
     return output.to(device=rows.device, dtype=rows.dtype)
 
 
-def _difference(found: Tensor, expected: Tensor) -> float:
+def difference(found: Tensor, expected: Tensor) -> float:
+    """How far outputs are from the expected ones, relative to their root mean square."""
     if found.shape != expected.shape:
         return float("inf")
     size = expected.double().square().mean().sqrt().clamp_min(1e-12)

@@ -9,30 +9,33 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.choosing import with_graph_mode
 from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
+from dladmm.api.graph_model import train_graph_model
 from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
-    GivenGraph,
     GraphProblem,
     GraphSettings,
     VariableRows,
+    given_graph,
     graph_problem,
     part_problem,
+    whole_graph,
 )
 from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.engine.batches import Batch, Batches, OneBatch
+from dladmm.engine.batches import Batches
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions, make_options
 from dladmm.losses import Loss, get_loss
-from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
+from dladmm.network.given_graph import is_graph
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
@@ -73,6 +76,7 @@ def train_graph(
     communicator: Communicator | None = None,
     partition: Any = None,
     self_training: bool | None = None,
+    model: nn.Module | None = None,
     **options: Any,
 ) -> Result:
     """Train a GCN with dlADMM on the labelled nodes of a graph (Problem 6 of the paper).
@@ -116,6 +120,9 @@ def train_graph(
     self_training : bool, optional
         Train on the labels first, then on targets for all nodes that this network and the edges suggest
         (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
+    model : nn.Module, optional
+        A PyG network ``model(x, edge_index)`` of ``GCNConv`` and ``SAGEConv`` (mean) layers with activations, dropout
+        and Linear between them, trained in place from its own weights; in streaming mode, on the whole graph.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`. ``mode`` is "accelerated" unless
         given, as of :class:`~dladmm.GCNClassifier`; "convergent" is the paper's Algorithm 5.
@@ -146,6 +153,8 @@ def train_graph(
         if "nu" in options:
             raise InputError("mu and nu are two names of one setting; give one of them.")
         options["nu"] = mu
+    if model is not None:
+        options.setdefault("mode", "streaming")
     options = with_graph_mode(options, preset=preset, method=method)
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     if options.get("mode") == "streaming":
@@ -161,14 +170,19 @@ def train_graph(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
         scaled=chosen.scale_inputs, comm=comm,
     )  # fmt: skip
+    if model is not None:
+        _refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
     clusters: ClusterBatches | None = None
     if callable(data) and not is_graph(data):
         with comm.together():
             part = data(comm.rank, comm.size)
         problem = part_problem(part, settings)
     else:
-        given = _given(data, edge_index, y, train_mask, edge_weight, n_classes)
+        given = given_graph(data, edge_index, y, train_mask, edge_weight, n_classes)
         given = replace(given, sample_weight=sample_weight)
+        if model is not None:
+            chosen = chosen if "max_iter" in options else replace(chosen, max_iter=STEPS)
+            return train_graph_model(model, given, settings, chosen, regularizer, random_state, callbacks)
         if chosen.mode == "streaming" and in_clusters(given, chosen.batch_size, partition):
             clusters = clustered_graph(given, settings, chosen.batch_size, random_state, partition)
             problem = clusters.monitor()
@@ -219,20 +233,7 @@ def train_graph(
 
 
 def _batches(problem: GraphProblem, clusters: ClusterBatches | None) -> Batches:
-    return _whole_graph(problem) if clusters is None else clusters
-
-
-def _whole_graph(problem: GraphProblem) -> OneBatch:
-    """The batch of streaming mode: the whole graph, whose unlabelled nodes weigh nothing in the loss.
-
-    A step divides by the number of rows, so weights grow until the rows weigh one each in the mean: losses, curvatures
-    and the bounds on them are then means over the labelled nodes, as many as the penalty is divided by.
-    """
-    risk = problem.risk
-    assert risk.weight is not None
-    labelled = risk.n_labelled()
-    weight = risk.weight * (len(risk.target) / labelled)
-    return OneBatch(Batch(problem.x, risk.target, weight), labelled)
+    return whole_graph(problem) if clusters is None else clusters
 
 
 def _refuse_self_training(
@@ -251,6 +252,22 @@ def _refuse_self_training(
             raise InputError(f"self_training cannot be used with {name}; leave it out.")
 
 
+def _refuse_beside_model(
+    data: Any, hidden: Any, activation: Any, self_training: bool | None, partition: Any, chosen: TrainOptions
+) -> None:
+    refused = {
+        "hidden": tuple(hidden) != (128,),
+        "activation": activation != "relu",
+        "self_training": bool(self_training),
+        "partition": partition is not None,
+        "batch_size": chosen.batch_size is not None,
+        "a graph in parts": callable(data) and not is_graph(data),
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"{name} cannot be used with model, which is trained as it is; leave it out.")
+
+
 def _refuse_in_streaming(
     chosen: TrainOptions, rows: VariableRows, prox: str, method: MethodFactory | None, comm: Communicator
 ) -> None:
@@ -265,35 +282,3 @@ def _refuse_in_streaming(
             raise InputError(
                 f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
             )
-
-
-def _given(
-    data: Any, edge_index: Any, y: Any, train_mask: Any, edge_weight: Any, n_classes: int | None
-) -> GivenGraph:
-    refuse_several_graphs(data)
-    if is_graph(data):
-        if edge_index is not None or y is not None or edge_weight is not None:
-            raise InputError(
-                "edge_index, edge_weight and y are part of data already; give a graph or arrays, not both."
-            )
-        found = graph_fields(data)
-        if found.y is None:
-            raise InputError("the graph has no y, the labels of its nodes.")
-        mask = found.train_mask if train_mask is None else train_mask
-        classes = found.n_classes if n_classes is None else n_classes
-        masks = {"val_mask": found.val_mask, "test_mask": found.test_mask}
-        return GivenGraph(
-            found.x,
-            found.edge_index,
-            found.y,
-            mask,
-            **masks,
-            n_classes=classes,
-            edge_weight=found.edge_weight,
-        )
-    missing = [name for name, value in (("edge_index", edge_index), ("y", y)) if value is None]
-    if missing:
-        raise InputError(
-            f"{' and '.join(missing)} missing: give a GraphData, a PyG Data, or x with edge_index, y and train_mask."
-        )
-    return GivenGraph(data, edge_index, y, train_mask, n_classes=n_classes, edge_weight=edge_weight)

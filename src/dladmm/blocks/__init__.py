@@ -12,6 +12,7 @@ from dladmm.blocks.graphconv import GraphConv
 from dladmm.blocks.grouped_affine import GroupedAffine
 from dladmm.blocks.linear_map import Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
+from dladmm.blocks.node_map import NodeMap
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
 from dladmm.compute.work import Work
@@ -32,6 +33,7 @@ __all__ = [
     "GroupedAffine",
     "LinearMap",
     "MaxPool",
+    "NodeMap",
     "Params",
     "Positionwise",
     "RecurrentStates",

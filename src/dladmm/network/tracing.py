@@ -56,7 +56,9 @@ def _expanded(layer: nn.Module) -> list[nn.Module]:
     return pieces if all_layers and pieces else [layer]
 
 
-class _Tracer(fx.Tracer):
+class LeafTracer(fx.Tracer):
+    """Follows a forward pass without looking into the modules that it calls."""
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
 
@@ -65,7 +67,7 @@ def _pieces(module: nn.Module) -> list[nn.Module]:
     """The pieces of a module's forward pass, in order."""
     name = type(module).__name__
     try:
-        graph = _Tracer().trace(module)
+        graph = LeafTracer().trace(module)
     except Exception as error:  # a forward pass may raise anything when it is given symbols
         raise InputError(
             f"the forward pass of {name} cannot be traced ({error}). Write the network as an nn.Sequential; a module "
@@ -102,7 +104,7 @@ def _layers(module: nn.Module, entry: fx.Node, nodes: list[fx.Node]) -> list[nn.
     if len(nodes) == 1 and last.args[:1] == (entry,) and not arguments:
         if last.op == "call_module" and len(last.args) == 1 and not last.kwargs:
             return [module.get_submodule(str(last.target))]
-        made = _FUNCTIONS.get(last.target)
+        made = FUNCTIONS.get(last.target)
         if made is not None:
             kwargs = {name: value for name, value in last.kwargs.items() if name != "inplace"}
             try:
@@ -136,7 +138,7 @@ _NAMED: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
     (nn.AvgPool1d, (F.avg_pool1d,)), (nn.AvgPool2d, (F.avg_pool2d,)),
     (nn.AdaptiveAvgPool1d, (F.adaptive_avg_pool1d,)), (nn.AdaptiveAvgPool2d, (F.adaptive_avg_pool2d,)),
 ]  # fmt: skip
-_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
+FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     torch.flatten: _flatten, "flatten": _flatten,
     F.dropout: lambda p=0.5, training=True: nn.Dropout(p),
     **{name: layer for layer, names in _NAMED for name in names},
