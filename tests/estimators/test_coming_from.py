@@ -157,6 +157,15 @@ def test_several_labels_per_row(mode, tmp_path):
         assert clf.history_.last("train_accuracy") == pytest.approx(accuracy, abs=0.01)
 
 
+def test_what_a_run_with_several_labels_says_of_itself():
+    from dladmm import mlp, train
+
+    X, Y = make_multilabel_classification(100, n_features=5, n_classes=3, random_state=0)
+    result = train(mlp([5, 6, 3]), X, Y, loss="multilabel", mode="accelerated", max_iter=3)
+    assert "MAX_ITER after 3 iterations" in repr(result)
+    assert MLPClassifier((5,), max_iter=3, random_state=0).fit(X, Y).history_.last("val_accuracy") is not None
+
+
 def test_several_labels_call_by_call_and_with_early_stopping():
     X, Y = make_multilabel_classification(600, n_features=10, n_classes=3, random_state=1)
     clf = MLPClassifier((20,), random_state=0)
@@ -202,8 +211,8 @@ def test_curves_under_the_names_of_scikit_learn(iris, mode):
 def test_validation_scores_of_a_regression(iris):
     model = MLPRegressor((10,), early_stopping=True, random_state=0).fit(iris[0][:, :3], iris[0][:, 3])
     scores = model.validation_scores_
-    assert scores == [-v for v in model.history_["val_loss"]]
-    assert model.best_validation_score_ == max(scores) < 0
+    assert scores == model.history_["val_r2"]
+    assert 0.8 < model.best_validation_score_ == max(scores) < 1
 
 
 def test_the_history_is_a_data_frame(iris):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_absolute_error, mean_poisson_deviance
+from typer.testing import CliRunner
 
-from dladmm import MLPRegressor
+from dladmm import MLPRegressor, mlp, train
+from dladmm.cli.app import app
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -54,3 +58,29 @@ def test_counts_of_other_size_give_the_same_shape_and_files_keep_the_loss(tmp_pa
     np.testing.assert_allclose(larger.predict(X[HELD]), 1024 * model.predict(X[HELD]), rtol=1e-3)
     model.save(tmp_path / "f")
     assert np.array_equal(MLPRegressor.load(tmp_path / "f").predict(X[HELD]), model.predict(X[HELD]))
+
+
+def test_what_a_run_says_of_counts_is_about_counts_not_their_logarithms():
+    model = MLPRegressor((30,), loss="poisson", mode="accelerated", early_stopping=True, random_state=0)
+    model.fit(X, COUNTS)
+    assert model.best_validation_score_ > 0.85
+    result = train(mlp([3, 30, 1]), X, COUNTS, loss="poisson", mode="accelerated", max_iter=40)
+    assert result.history.last("train_r2") > 0.85
+    assert "0.9" in repr(result)
+
+
+def test_the_command_line_predicts_and_evaluates_counts(tmp_path):
+    table = np.c_[X, COUNTS]
+    np.savetxt(tmp_path / "t.csv", table, delimiter=",", header="a,b,c,n", comments="")
+    run = ["train", "mlp", "--csv", str(tmp_path / "t.csv"), "--target", "n", "--task", "regression"]
+    run += ["--loss", "poisson", "--hidden", "20", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, run)
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--csv", str(tmp_path / "t.csv")])
+    assert done.exit_code == 0, done.output
+    predicted = np.loadtxt(tmp_path / "t.predictions.csv", delimiter=",", skiprows=1)
+    assert np.corrcoef(predicted, COUNTS)[0, 1] > 0.9
+    assert abs(predicted.mean() / COUNTS.mean() - 1) < 0.1
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["r2"] > 0.8

@@ -25,7 +25,7 @@ from dladmm.engine.options import make_options
 from dladmm.engine.rounds import Rounds
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
-from dladmm.losses import CrossFitted, Loss, Risk
+from dladmm.losses import CrossFitted, Loss, Multilabel, Risk
 from dladmm.network.chain import mlp
 from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
 from dladmm.network.monotone import constrain
@@ -164,7 +164,7 @@ def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds:
     x, target, folds = (few(each) for each in (x, target, folds))
     parts = [folds % COPIES == k for k in range(COPIES)]
     splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
-    if score is None or len(splits) < COPIES:
+    if score is None or len(splits) < COPIES or isinstance(loss, Multilabel):
         return None
     return Evidence(loss, score, f"{n_rows:,} training rows, each by the copy that never saw it", splits)
 

@@ -55,7 +55,9 @@ def evaluate_run(run: Path, file: Path | None = None, separator: str | None = No
         raise InputError(f"there are no rows to evaluate: {judged.rows}.")
     classes = model.extra.get("classes")
     found = (
-        _of_numbers(judged) if classes is None else _of_classes(judged, model.loss, [str(c) for c in classes])
+        _of_numbers(judged, model.loss)
+        if classes is None
+        else _of_classes(judged, model.loss, [str(c) for c in classes])
     )
     return {"run": str(run), "rows": judged.rows, "n_rows": len(judged.truth)} | found
 
@@ -142,9 +144,9 @@ def _of_classes(judged: Judged, loss: Loss, classes: Sequence[str]) -> dict[str,
     return found
 
 
-def _of_numbers(judged: Judged) -> dict[str, Any]:
+def _of_numbers(judged: Judged, loss: Loss) -> dict[str, Any]:
     truth = judged.truth.reshape(len(judged.truth), -1)
-    predicted = judged.output.numpy().reshape(truth.shape)
+    predicted = loss.decision(judged.output).numpy().reshape(truth.shape)
     wrong = predicted - truth
     order = np.argsort(predicted.mean(1), kind="stable")
     parts = [part for part in np.array_split(order, BINS) if len(part)]

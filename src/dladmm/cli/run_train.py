@@ -154,7 +154,7 @@ def predict_csv(run: Path, file: Path, out: Path | None, separator: str | None =
     classes = model.extra.get("classes")
     if classes is None:
         header = [f"prediction{j or ''}" for j in range(output.shape[1])]
-        predictions: Any = output.tolist()
+        predictions: Any = model.loss.decision(output).tolist()
     else:
         probabilities = model.loss.probabilities(output.double()).numpy()
         chosen = [classes[i] for i in model.loss.decision(output).tolist()]

@@ -24,7 +24,9 @@ Activation = Annotated[
 ]
 LossOption = Annotated[
     str | None,
-    typer.Option(help="cross_entropy, squared, binary_logistic, huber, squared_hinge (by the task)."),
+    typer.Option(
+        help="cross_entropy, squared, huber, absolute, poisson, binary_logistic, squared_hinge (by the task)."
+    ),
 ]
 Penalty = Annotated[
     str | None, typer.Option(help="Penalty on the weights: l2:0.1, l1:0.01, none, ... (the mode's own).")

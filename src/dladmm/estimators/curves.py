@@ -24,12 +24,11 @@ class Curves:
 
     @property
     def validation_scores_(self) -> list[float] | None:
-        """Scores on rows that were not learnt from: accuracy, or minus the loss in regression; None without such rows.
+        """Scores on rows that were not learnt from: accuracy, or R^2 in regression; None without such rows.
 
         The rows are those of early stopping; where "auto" cross-fits, all rows, each by the copy that never saw it.
         """
-        accuracies, losses = self._measured("val_accuracy"), self._measured("val_loss")
-        return accuracies or [-value for value in losses] or None
+        return self._measured("val_accuracy") or self._measured("val_r2") or None
 
     @property
     def best_validation_score_(self) -> float | None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses import CrossFitted, Loss, Risk
+from dladmm.losses import CrossFitted, Loss, Multilabel, Risk, Squared
 
 if TYPE_CHECKING:
     from dladmm.base.history import Value
@@ -124,7 +124,8 @@ class Evidence:
         """
         engine, held = trainer.engine, trainer.validation
         risk, loss = engine.risk, engine.risk.loss
-        plain = trainer.comm.alone and isinstance(engine.x, Tensor) and not isinstance(loss, CrossFitted)
+        plain = trainer.comm.alone and isinstance(engine.x, Tensor)
+        plain = plain and not isinstance(loss, (CrossFitted, Multilabel))
         if not plain or trainer.state.outputs[-1].ndim != 2 or len(risk.target) != len(engine.x):
             return None
         figure = "accuracy" if loss.kind == "classification" else "r2"
@@ -157,7 +158,7 @@ def standing(
     ``learnt`` are inputs and encoded targets of training rows, which the linear model and the constant answer learn
     from. It is the caller who says in ``rows`` whether x is among them.
     """
-    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0:
+    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0 or isinstance(loss, Multilabel):
         return None
     if loss.kind == "classification":
         network: float | None = _share(loss.decision(output) == loss.decision(target))
@@ -175,11 +176,10 @@ def _standing(loss: Loss, network: float, x: Tensor, target: Tensor, rows: str, 
         answered = _linear_classes(known_x, seen, x)
         linear = None if answered is None else _share(answered == truth)
         return Standing("accuracy", rows, network, _share(truth == common), linear)
-    constant = r_squared(Risk(loss, target), known.mean(0).expand_as(target)) or 0.0
+    predicted = Risk(Squared(), target)  # the answers are predictions, not outputs that a loss may transform
+    constant = r_squared(predicted, known.mean(0).expand_as(target)) or 0.0
     fitted = _linear_values(known_x, known, x)
-    return Standing(
-        "R^2", rows, network, constant, None if fitted is None else r_squared(Risk(loss, target), fitted)
-    )
+    return Standing("R^2", rows, network, constant, None if fitted is None else r_squared(predicted, fitted))
 
 
 def r_squared(
@@ -190,7 +190,7 @@ def r_squared(
     ``rows`` (n_samples, 1) says how often samples count. A loss of one's own may have targets that are not of the
     outputs' shape; then there is none either.
     """
-    output, target = risk.flat(output).double(), risk.target
+    output, target = risk.loss.decision(risk.flat(output).double()), risk.target
     if risk.loss.kind == "classification" or target.shape != output.shape or not target.is_floating_point():
         return None
     target = target.double()
