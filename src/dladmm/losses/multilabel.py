@@ -15,9 +15,10 @@ from dladmm.losses.classification import BinaryLogistic
 
 @dataclass(frozen=True)
 class Multilabel(BinaryLogistic):
-    """:class:`BinaryLogistic` of every label by itself: rows have any number of labels, and a prediction is one.
+    """argmin_z sum_k log(1 + exp z_k) - y_k z_k + (r/2)||z - v||^2, each label by itself; equations (5), (15).
 
-    Targets are 0 or 1 (or probabilities) of shape (N, n_outputs).
+    The formulas are those of :class:`~dladmm.losses.BinaryLogistic`, but rows have any number of labels: a prediction
+    is 0 or 1 for each of them. Targets are 0 or 1 (or probabilities) of shape (N, n_outputs).
     """
 
     name: ClassVar[str] = "multilabel"

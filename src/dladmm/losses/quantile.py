@@ -51,7 +51,10 @@ class Rounded(Robust):
 
 @dataclass(frozen=True)
 class Absolute(Rounded):
-    """The absolute error ``|z - y|``, whose best constant is the median; the formulas are those of ``Rounded``.
+    """argmin_z sum_k |z_k - y_k| + (r/2)||z - v||^2, the tip of ``|e|`` rounded; equations (5) and (15).
+
+    The absolute error, whose best constant is the median. With e = v - y the minimiser is v - e/(1 + r width), the step
+    clipped to at most 1/r.
 
     Parameters
     ----------
@@ -77,9 +80,10 @@ class Absolute(Rounded):
 
 @dataclass(frozen=True)
 class Quantile(Rounded):
-    """The pinball loss, whose best constant is the q-quantile; the formulas are those of ``Rounded``.
+    """argmin_z sum_k w_k |z_k - y_k| + (r/2)||z - v||^2, the tip of ``|e|`` rounded; equations (5) and (15).
 
-    A residual z - y counts ``1 - q`` per unit above zero and ``q`` per unit below it.
+    The pinball loss, whose best constant is the q-quantile: w is ``1 - q`` where z is above y and ``q`` where it is
+    below. With e = v - y the minimiser is v - e/(1 + r width/w), the step clipped to at most w/r.
 
     Parameters
     ----------
