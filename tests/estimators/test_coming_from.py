@@ -59,8 +59,8 @@ def test_other_names_are_answered_with_the_name_here(kind, name, words):
 
 
 def test_unknown_names_are_refused_as_ever():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'hiden'"):
-        MLPClassifier(hiden=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'wide'"):
+        MLPClassifier(wide=3)
     assert clone(MLPClassifier((3,), class_weight="balanced")).class_weight == "balanced"
 
 

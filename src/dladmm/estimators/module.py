@@ -24,7 +24,7 @@ FLOAT64_SAMPLES = 500
 """Samples up to which ``dtype="auto"`` uses float64 on a CPU."""
 
 
-class OfModule:
+class FromFactory:
     """Mixin: the network is what ``module_factory(n_features, n_outputs)`` returns."""
 
     module_factory: Factory | None
@@ -66,7 +66,7 @@ class OfModule:
 
 
 @with_parameters_of(MLPClassifier)
-class ModuleClassifier(OfModule, MLPClassifier):
+class ModuleClassifier(FromFactory, MLPClassifier):
     """Classifier for any network that :func:`dladmm.train` accepts.
 
     X has shape (n_samples, n_features), as in scikit-learn; a network for images begins with ``nn.Unflatten``. Sample
@@ -138,7 +138,7 @@ class ModuleClassifier(OfModule, MLPClassifier):
 
 
 @with_parameters_of(MLPRegressor)
-class ModuleRegressor(OfModule, MLPRegressor):
+class ModuleRegressor(FromFactory, MLPRegressor):
     """Regressor for any network that :func:`dladmm.train` accepts; ``y`` may have several columns and any units.
 
     Attributes that are not listed are those of :class:`~dladmm.MLPRegressor`, without ``coefs_`` and ``intercepts_``.

@@ -195,7 +195,9 @@ def frame_of(X: Any, categorical: Iterable[str] | None = None, source: str = "X"
 def is_text_column(column: Any) -> bool:
     """Whether a column of a data frame holds text or categories, by its type or (object) by its values."""
     words = str(getattr(column, "dtype", "")).lower()
-    if words.startswith(("categor", "str", "boolean", "utf8", "enum", "dictionary", "large_string")):
+    if words.startswith(
+        ("category", "categorical", "str", "boolean", "utf8", "enum", "dictionary", "large_string")
+    ):
         return True
     return words == "object" and any(
         isinstance(value, (str, bool)) for value in np.asarray(column, dtype=object)
