@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from dladmm.base.errors import InputError
+from dladmm.base.errors import InputError, InputTypeError
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_origin import fingerprint
 from dladmm.cli.task import decide
@@ -240,3 +240,23 @@ def test_a_cross_fitted_run_that_was_cut_goes_on_as_if_it_had_not(tmp_path):
     pairs = zip(*(load_model(tmp_path / name / "model.safetensors").module.parameters() for name in ("whole", "cut")),
                 strict=True)  # fmt: skip
     assert all(bool((a == b).all()) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": np.full((30, 2), np.nan)}, "X contains NaN or infinite"),
+        ({"x": np.full((30, 2), "a")}, "X must be numeric"),
+        ({"x": np.ones((30, 2)) * 1j}, "X is complex"),
+        ({"seed": -1}, "random_state"),
+    ],
+)
+def test_the_default_mode_refuses_what_the_others_do(tmp_path, change, words):
+    from dladmm.cli.run_train import run_training
+
+    arrays = {"x": np.random.default_rng(0).normal(size=(30, 2)), "y": np.arange(30) % 3}
+    np.savez(tmp_path / "own.npz", **arrays | {key: value for key, value in change.items() if key != "seed"})
+    settings = {"npz": str(tmp_path / "own.npz"), "hidden": (3,), "out": str(tmp_path / "r")}
+    with pytest.raises((InputError, InputTypeError), match=words):
+        run_training(RunConfig(**settings, seed=change.get("seed", 0)), False)
+    assert not (tmp_path / "r").exists(), "bad input is refused before anything is written"

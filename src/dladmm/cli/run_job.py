@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from dladmm.activations import get_activation
+from dladmm.api.arguments import fresh_parameters
 from dladmm.api.choosing import CROSS_FITTED, GRAPH_MODE, best_dtype, best_mode
 from dladmm.api.cross_fit import fit_cross_fitted
+from dladmm.api.row_checks import RowChecks
 from dladmm.api.train import train
 from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError
@@ -30,7 +32,7 @@ from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import mlp
 from dladmm.network.graph import normalised_adjacency
-from dladmm.training.checks import check_callbacks, check_device, check_dtype
+from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.standing import Standing, standing
 
@@ -92,7 +94,10 @@ def prepared(config: RunConfig, found: RunConfig, comm: Communicator) -> Job:
         by_size = best_dtype(n_rows, widest, mode, check_device(config.device))
         dtype = by_size if mode == "accelerated" else "float32"
     decided = replace(config, mode=mode, dtype=dtype, task=data.task.kind, loss=data.task.loss)
-    return TableJob(decided, config.mode, comm, data, n_rows, config.task == "auto")
+    job = TableJob(decided, config.mode, comm, data, n_rows, config.task == "auto")
+    if mode == CROSS_FITTED:
+        job.check_rows()
+    return job
 
 
 def _mode(config: RunConfig, n_rows: int, n_features: int, comm: Communicator) -> str:
@@ -136,6 +141,15 @@ class TableJob(Job):
     @property
     def _widths(self) -> list[int]:
         return [self.data.x_train.shape[1], *self.config.widths, self.data.n_outputs]
+
+    def check_rows(self) -> None:
+        """Raise for rows and targets that cannot be trained on, as :func:`dladmm.train` does for the other modes."""
+        config, data, dtype, device = self.config, self.data, torch.float64, torch.device("cpu")
+        chain = mlp(self._widths, config.activation)
+        params = fresh_parameters(chain, check_seed(config.seed), 1.0, None, dtype, device)
+        checks = RowChecks(chain, params, get_loss(str(config.loss)), data.n_outputs, dtype, device)
+        checks.whole(data.x_train, data.y_train, None)
+        checks.whole(data.x_test, data.y_test, None, " of validation")
 
     def announce(self, folder: Path) -> None:
         config, data = self.config, self.data

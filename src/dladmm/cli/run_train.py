@@ -85,7 +85,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
     folder = Path(
         config.out or f"runs/{config.network}-{config.dataset or 'own'}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
-    folder = Path(comm.texts(str(folder))[0])
+    folder = Path(comm.texts(str(folder if config.out else _free(folder)))[0])
     stop = StopOnSignal()
     with comm.together():
         if comm.rank == 0 and not resume and checkpoints(folder / "checkpoints"):
@@ -124,6 +124,12 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         if execution.profile:
             print(log or TrafficLog(), file=sys.stderr, flush=True)
     return FinishedRun(result, folder, stop.received, job.config, comm.rank, standing)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or one with a number behind its name: two runs may begin in the same second."""
+    names = (folder.with_name(f"{folder.name}-{k}") for k in range(2, 1000))
+    return folder if not folder.exists() else next((name for name in names if not name.exists()), folder)
 
 
 def _write_start(config: RunConfig, folder: Path) -> None:
