@@ -9,6 +9,7 @@ from torch import nn
 
 from convergent import train
 from dladmm.api.handing_back import ModuleDiffers, RoundedScaling, check_same_outputs
+from dladmm.base.errors import InputError, InputTypeError
 from dladmm.network.chain import from_module
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -41,3 +42,9 @@ def test_rounding_of_the_folded_scaling_is_said():
     params = [{"W": network[0].weight.detach() + 1, "b": network[0].bias.detach()}]
     with pytest.warns(RoundedScaling, match="float64"):
         check_same_outputs(network, network, chain, params, None, torch.as_tensor(X))
+
+
+@pytest.mark.parametrize("bad", [np.float64(3.0), np.zeros((0, 5)), X + 1j])
+def test_what_cannot_be_tried_is_refused_in_words(bad):
+    with pytest.raises((InputError, InputTypeError), match="X "):
+        train(nn.Sequential(nn.Linear(5, 2)), bad, Y, mode="accelerated", max_iter=1)

@@ -116,8 +116,9 @@ def sample_trainer(
     chosen = make_options(preset, **options)
     first = None if source is None else FirstRows.read(source)
     X = to_array(X if first is None else first.batches[0][0], "X")
-    # Complex numbers are refused below, by name
-    tried = None if to_tensor(X[:1], "X").is_complex() else _few(X, torch_dtype, torch.device("cpu"))
+    # What is no table of real numbers is refused below, by name
+    usable = X.ndim > 0 and not to_tensor(X[:1], "X").is_complex()
+    tried = _few(X, torch_dtype, torch.device("cpu")) if usable else None
     chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3, sample=tried)
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **own_settings(chain) | options)
