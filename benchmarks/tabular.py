@@ -9,7 +9,10 @@ Every method has its defaults, networks one hidden layer of 100 units; only the 
 standardised inputs (and targets): Adam, rate 1e-3, 50 epochs, batches of a sixteenth of the rows, 32 to 256. A linear
 model is logistic or ridge regression behind StandardScaler. Larger tables are cut to 4,000 random rows. Folds are
 three, shuffled with seed 0, stratified for classes; settings were chosen on folds 0 and 1, so fold 2 is reported.
---methods ours,realmlp,... has RealMLP with its tuned defaults where pytabkit is installed.
+
+    python benchmarks/tabular.py --methods realmlp --beside docs/results/tabular-defaults.json
+
+runs RealMLP with its tuned defaults, where pytabkit is installed, and ranks it among the recorded runs of its tables.
 
 On every fold all methods run one after the other in this process, on one thread, after runs that are thrown away;
 seconds are those of the processor. A tie is within .002. Chances are clipped at 1e-7 for the log loss. With --depth
@@ -21,6 +24,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
 import os
 import statistics
 import sys
@@ -242,6 +246,14 @@ def runs_of(settings: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def joined(recorded: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Recorded runs of the same tables, folds and depths by other methods, and these."""
+    places = {(row["table"], row["fold"], row["depth"]) for row in rows}
+    methods = {row["method"] for row in rows}
+    kept = (row for row in recorded if (row["table"], row["fold"], row["depth"]) in places)
+    return [row for row in kept if row["method"] not in methods] + rows
+
+
 # What it amounts to ------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +305,8 @@ def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def measure(settings: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     rows = runs_of(settings)
+    if settings.beside is not None:
+        rows = joined(json.loads(settings.beside.read_text(encoding="utf-8"))["runs"], rows)
     report: dict[str, Any] = {
         "command": settings.command,
         "machine": machine.describe("cpu"),
@@ -342,6 +356,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folds", type=several(int), default=[2])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--depth", type=int, default=20, help="tables to run with eight hidden layers too")
+    parser.add_argument("--beside", type=Path, help="an earlier report, whose runs of the same tables are ranked too")
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     settings = parser.parse_args(arguments)
     given = " ".join(sys.argv[1:] if arguments is None else arguments)

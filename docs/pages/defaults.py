@@ -18,6 +18,7 @@ NAMES = {
     "linear": "logistic or ridge regression, standardised",
     "boosting": "HistGradientBoosting",
     "forest": "random forest",
+    "realmlp": "RealMLP, its tuned defaults",
 }
 
 
@@ -27,15 +28,17 @@ def with_tables(page: str) -> str:
         "classification": lambda: results_table("classification"),
         "regression": lambda: results_table("regression"),
         "depth": lambda: results_table("depth"),
+        "realmlp": lambda: results_table("classification", "tabular-realmlp"),
+        "realmlp_regression": lambda: results_table("regression", "tabular-realmlp"),
     }
     return MARKED.sub(lambda found: found[1] + made[found[2]]() + "\n" + found[3], page)
 
 
-def results_table(part: str) -> str:
+def results_table(part: str, record: str = "tabular-defaults") -> str:
     """Every method with its mean score, log loss and rank, and what ours is beside it."""
     rows = []
     classes = part != "regression"
-    for entry in _record("tabular-defaults")[part]:
+    for entry in _record(record)[part]:
         own = entry["method"] == "ours"
         beside = "-" if own else f"{entry['wins']} / {entry['ties']} / {entry['losses']}"
         ratio = "-" if own else f"{entry['our_time_over_its']:.2f}"
