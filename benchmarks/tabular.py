@@ -356,7 +356,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folds", type=several(int), default=[2])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--depth", type=int, default=20, help="tables to run with eight hidden layers too")
-    parser.add_argument("--beside", type=Path, help="an earlier report, whose runs of the same tables are ranked too")
+    parser.add_argument(
+        "--beside", type=Path, help="an earlier report, whose runs of the same tables are ranked too"
+    )
     parser.add_argument("--out", type=Path, help="where to write the report as JSON")
     settings = parser.parse_args(arguments)
     given = " ".join(sys.argv[1:] if arguments is None else arguments)

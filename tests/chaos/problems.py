@@ -79,6 +79,10 @@ def data_of(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
             x[:, rng.random(d) < 0.7] = problem["scale"]
         case "mixed scales":
             x *= 10.0 ** rng.uniform(-6, 6, d) / problem["scale"]
+    if problem["loss"] == "multilabel":
+        return x, rng.integers(0, 2, (n, problem["outputs"]))
+    if problem["loss"] == "poisson":
+        return x, rng.poisson(3.0, (n, problem["outputs"]))
     if get_loss(problem["loss"]).kind == "classification":
         y = rng.integers(0, problem["outputs"], n)
         y[:2] = 0, 1
