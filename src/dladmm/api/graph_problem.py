@@ -54,6 +54,7 @@ class GraphProblem:
     validation: tuple[Tensor, Risk] | None
     scaling: Scaling | None = None
     shards: Shards | None = None
+    given: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ def graph_problem(
     x = torch.from_numpy(formed).to(device, dtype) if dense else csr_tensor(formed, dtype, device)
     x = x if scaling is None else scaling.apply(x)
     second = None if held_risk is None else (x, held_risk)
-    return GraphProblem(chain, x, risk, second, scaling)
+    kept = {name: getattr(given, name, None) for name in ("y", "edge_index", "edge_weight", "sample_weight")}
+    kept |= {"X": features, "train_mask": train}
+    return GraphProblem(chain, x, risk, second, scaling, given=kept)
 
 
 def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> CheckedGraph:

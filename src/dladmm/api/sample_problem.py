@@ -228,6 +228,8 @@ def sample_trainer(
         batches=batches,
         comm=comm,
     )
+    if chosen.mode == "convergent":
+        trainer.given = {"X": X, "y": y, "sample_weight": sample_weight, "target_mask": target_mask}
     return Prepared(trainer, checks, _few(X, torch_dtype, torch_device, COMPARED_ROWS))
 
 

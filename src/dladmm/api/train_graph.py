@@ -229,6 +229,7 @@ def train_graph(
         comm=comm,
         shards=problem.shards,
     )
+    trainer.given = problem.given
     return trainer.fit()
 
 

@@ -32,7 +32,11 @@ from dladmm.base.errors import DataError, InputError
 
 FORMAT, VERSION = "dladmm", 1
 MAX_HEADER = 100_000_000  # the limit of the safetensors format
-KINDS = {"training": "the state of a training run", "model": "a trained model"}
+KINDS = {
+    "training": "the state of a training run",
+    "model": "a trained model",
+    "certificate": "a certificate",
+}
 
 _DTYPES = {
     "F64": torch.float64,

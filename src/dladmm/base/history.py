@@ -28,6 +28,9 @@ COLUMNS = (
     "val_accuracy",
     "train_r2",
     "val_r2",
+    "penalty",
+    "coupling",
+    "dual",
 )
 
 
@@ -50,6 +53,7 @@ class History(dict[str, list[Value]]):
     ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
     ``rho``, ``nu``           weights of the hard and of the relaxed constraints
     ``train_accuracy``        share of the training rows told rightly, of classifiers
+    ``penalty``               Omega's part of F, ``coupling`` that of the relaxed constraints, ``dual`` is ``<u, r>``
     ``val_loss``              mean loss on rows that were not learnt from, ``val_accuracy`` the accuracy there
     ========================  ==================================================================================
     """

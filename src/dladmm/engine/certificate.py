@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 
+from dladmm.base.errors import InputError
 from dladmm.base.history import History
 from dladmm.engine.certificate_text import sentences
+from dladmm.engine.double import in_double, resolvable, small_enough
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 
@@ -72,6 +75,12 @@ class Certificate:
     H_estimated: bool = False
     streaming: bool = False
     largest_rise: float | None = None
+    constrained: bool = False
+    resolved: bool = True
+    failed: bool = False
+    writer: Callable[[Certificate, str | os.PathLike[str]], None] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -107,12 +116,32 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        """Covered by the theory, and everything it promises was seen."""
-        return self.covered and self.monotone and self.sufficient_descent and self.bounded and self.agrees
+        """Covered by the theory, and everything it promises was seen, in at least one iteration."""
+        seen = self.monotone and self.sufficient_descent and self.bounded and self.agrees
+        return self.covered and seen and self.resolved and not self.failed and self.iterations > 0
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the claims and the tensors they speak of to a file that anybody can check (docs/certificates.md).
+
+        ``dladmm verify`` and ``dladmm/verify.py``, which needs numpy alone, read it.
+        """
+        if self.writer is None:
+            raise InputError(
+                "this certificate has no run at hand: it was loaded, pickled, made in another mode than "
+                "'convergent' or on several ranks, or an earlier iteration was restored. Save it after training."
+            )
+        self.writer(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickles and copies hold: not the run."""
+        return self.__dict__ | {"writer": None}
 
     def to_dict(self) -> dict[str, Any]:
         names = ("monotone", "sufficient_descent", "bounded", "agrees", "certified", "smallest_safe_rho")
-        plain: dict[str, Any] = _plain(asdict(self) | {name: getattr(self, name) for name in names})
+        plain: dict[str, Any] = _plain(
+            asdict(replace(self, writer=None)) | {name: getattr(self, name) for name in names}
+        )
+        del plain["writer"]
         return plain
 
     @classmethod
@@ -123,6 +152,10 @@ class Certificate:
             "H_estimated",
             "streaming",
             "largest_rise",
+            "constrained",
+            "resolved",
+            "failed",
+            "writer",
         }  # files written before there were these lack them
         known = {
             name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
@@ -169,6 +202,7 @@ def certify(
         and not accelerated
         and not streaming
         and baseline is None
+        and not any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain)))
     )
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []
@@ -181,6 +215,9 @@ def certify(
             rises.append(k)
         if not fall >= promised[k - 1] - allowed:
             shortfalls.append(k)
+    own = state
+    if covered and state.u.dtype == torch.float32 and engine.chain.continuous and small_enough(engine, state):
+        engine, state = in_double(engine, state) or (engine, state)
     raw = engine.raw_predictions(state)
     energy = engine.energy(state, raw)
     # A streaming run does not aim at a stationary point of its monitor sample's own problem: nothing to measure
@@ -208,13 +245,15 @@ def certify(
         subgradient_constant=_subgradient_constant(history),
         c_k=c_k,
         k_c_k=None if c_k is None else c_k * history.n_iter,
-        agreement_tolerance=1e-6 if state.u.dtype == torch.float64 else 1e-2,
+        agreement_tolerance=1e-6 if own.u.dtype == torch.float64 else 1e-2,
         follows_forward=follows_forward,
         accelerated=accelerated,
         baseline=baseline,
         H_estimated=bool(getattr(engine.risk.loss, "H_estimated", False)),
         streaming=streaming,
         largest_rise=_largest_rise(lagrangian) if streaming else None,
+        constrained=any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain))),
+        resolved=not covered or resolvable(own),
     )
 
 

@@ -134,6 +134,8 @@ def _limit_points(c: Certificate) -> str:
     """Theorem 2: what is claimed of limit points."""
     if c.follows_forward:
         return "  Nothing is claimed of limit points: some rows are no variables of the problem."
+    if c.constrained:
+        return "  Nothing is claimed of limit points: Theorem 2 needs a continuous penalty, not a constraint."
     if c.continuous:
         where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
         return f"  Limit points {where} critical points (Theorem 2)."
@@ -144,8 +146,16 @@ def _why_not(c: Certificate) -> str:
     reasons = []
     if c.follows_forward:
         reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
+    elif c.constrained:
+        reasons.append("the penalty is a constraint, and the theorems need a continuous one")
     elif not c.covered:
         reasons.append("rho is not above 2H")
+    if c.iterations == 0:
+        reasons.append("no iteration was made")
+    if c.failed:
+        reasons.append("the run ended because a value was not finite")
+    if not c.resolved:
+        reasons.append("u is rounded away beside z_L: scale the inputs or use dtype='float64'")
     if not c.monotone:
         reasons.append(f"the Lagrangian rose in {len(c.descent_violations)} iterations")
     elif not c.sufficient_descent:

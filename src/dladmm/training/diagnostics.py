@@ -26,6 +26,7 @@ from dladmm.engine.options import TrainOptions
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
+from dladmm.training.certificate_file import writer_of
 from dladmm.training.standing import Evidence, r_squared
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
             squared.sum(),
             moved.min(),
             torch.stack(parameters).max(),
+            *(energy.penalty, energy.coupling, energy.dual),
         ]
     )
 
@@ -80,6 +82,7 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
         "c2": values[5] if math.isfinite(values[5]) else 0.0,
         "rho": state.rho,
         "nu": state.nu,
+        **dict(zip(("penalty", "coupling", "dual"), values[7:], strict=True)),
     }
     return row, math.isfinite(values[0]) and math.isfinite(values[6])
 
@@ -264,7 +267,7 @@ def raises_rho(history: History, state: State, engine: Engine) -> bool:
     return True
 
 
-def certify_run(trainer: Trainer, restored: bool) -> Certificate:
+def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate:
     """The certificate of a run; ``restored`` says that the history's last row tells of another iterate."""
     accelerated = trainer.options.mode == "accelerated"
     certificate = certify(
@@ -277,8 +280,9 @@ def certify_run(trainer: Trainer, restored: bool) -> Certificate:
         trainer.baseline,
         trainer.options.mode == "streaming",
     )
+    certificate = replace(certificate, failed=status is Status.NON_FINITE)
     if not restored:
-        return certificate
+        return replace(certificate, writer=writer_of(trainer, status))
     energy = trainer.engine.energy(trainer.state)
     measured = {
         "lagrangian": float(energy.lagrangian),

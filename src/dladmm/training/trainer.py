@@ -99,8 +99,8 @@ class Trainer:
             self.engine, self.baseline = other.engine, other.name
         # Where a streaming run stands; None in the other modes
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
-        self.history = History()
-        self._starting_rho = rho
+        self.history, self._starting_rho = History(), rho
+        self.given: dict[str, Any] | None = None  # the data as they were given, for a portable certificate
         self.exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
         self._every = options.diagnostics_every or every
@@ -144,7 +144,7 @@ class Trainer:
         if self.passes is not None and self.passes.batch > 0 and self.state is before:  # ended in mid-pass
             self.restore(self.passes.network())
         self.engine.workspace.release()
-        certificate = certify_run(self, self._restored)
+        certificate = certify_run(self, self._restored, status)
         if status.complete and not certificate.covered and rose(self.history, self.start):
             status = Status.DIVERGED
         kept = self._module(self.state.params), self.state, evidence_of(self, self._restored)
