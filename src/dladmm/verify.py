@@ -10,6 +10,8 @@ residual, Lemma 2, the distance to a stationary point. Along the recorded run it
 Exit status: 0 accepted, 1 rejected, 2 the file or the data cannot be read.
 """
 
+# fmt: off
+# (one file below 500 lines, to be copied and read as a whole: set by hand, lines up to 120)
 from __future__ import annotations
 
 import argparse
@@ -27,16 +29,11 @@ FORMAT = 1
 TYPES = {"F64": "<f8", "F32": "<f4"}
 DATA = ("X", "y", "sample_weight", "target_mask", "edge_index", "edge_weight", "train_mask")
 OF_DATA = {"edge_index": "<i8", "train_mask": "|u1", "target_mask": "|u1"}
-UNKNOWN = (
-    "The path itself is recorded, not recomputed: that these iterates were visited is the word of whoever wrote the "
-    "file; recorded numbers are checked against each other and against the end of the run. Seconds, options that "
-    "change how subproblems are solved, and the author of the file are not checked at all."
-)
-
+UNKNOWN = """the path itself is recorded, its end recomputed. That these iterates were visited is the word of whoever
+wrote the file; their numbers were compared with each other and with the end. Options of solvers were not checked."""
 
 class Unreadable(Exception):
     """The file or the data are not what they should be."""
-
 
 class Report:
     """What was checked: lines of words, and whether everything held."""
@@ -61,13 +58,8 @@ class Report:
     def accepted(self) -> bool:
         return not self.failures
 
-
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# The file ------------------------------------------------------------------------------------------------------
-
 
 def read(path: str) -> tuple[dict[str, Array], dict[str, Any]]:
     """The tensors by name and the claims of a certificate; the checksum of the file is compared."""
@@ -91,13 +83,8 @@ def read(path: str) -> tuple[dict[str, Array], dict[str, Any]]:
             flat = np.frombuffer(raw[8 + size + begin : 8 + size + end], dtype=TYPES[entry["dtype"]])
             tensors[name] = flat.reshape(entry["shape"])
         return tensors, claims
-    except Unreadable:
-        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
-        raise Unreadable(
-            f"{path} cannot be read as a certificate: {type(error).__name__}: {error}"
-        ) from error
-
+        raise Unreadable(f"{path} cannot be read as a certificate: {type(error).__name__}: {error}") from error
 
 def read_data(paths: list[str]) -> dict[str, Array]:
     """Arrays by name: of npz files, of NAME=file.npy, or of a CSV file whose last column is y."""
@@ -118,7 +105,6 @@ def read_data(paths: list[str]) -> dict[str, Array]:
         raise Unreadable(f"the data cannot be read: {error}") from error
     return {name: value for name, value in data.items() if name in DATA}
 
-
 def hash_of(name: str, dtype: str, value: Array) -> str:
     """sha256 of name, type, shape and the entries, little-endian; a y with one column counts as one without."""
     kind = np.dtype(dtype).newbyteorder("<")
@@ -126,24 +112,18 @@ def hash_of(name: str, dtype: str, value: Array) -> str:
     start = f"{name} {kind.str} {list(shape)} ".encode()
     return hashlib.sha256(start + np.ascontiguousarray(value, dtype=kind).tobytes()).hexdigest()
 
-
 def digest_of(claims: dict[str, Any]) -> str:
     rest = {name: value for name, value in claims.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
-
-# Activations: value, derivative, and distance of 0 to the subdifferential of (z-m)^2/2 + (w/2)(a-f(z))^2 -------------
-
-
+# Activations: value, derivative, and distance of 0 to the subdifferential of (z-m)^2/2 + (w/2)(a-f(z))^2
 def sigmoid(z: Array) -> Array:
     e = np.exp(-np.abs(z))
     return np.where(z >= 0, 1 / (1 + e), e / (1 + e))
 
-
 def softplus(z: Array) -> Array:
     return np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-
 
 def pieces(f: dict[str, Any]) -> list[tuple[float, float, float]] | None:
     """Start, slope and intercept of the pieces of a function made of straight ones; None for others."""
@@ -153,18 +133,14 @@ def pieces(f: dict[str, Any]) -> list[tuple[float, float, float]] | None:
         h = (high - low) / (n - 1)
         return [(low + (i - 0.5) * h if i else -inf, 0.0, low + i * h) for i in range(n)]
     return {
-        "relu": [(-inf, 0.0, 0.0), (0.0, 1.0, 0.0)],
+        "identity": [(-inf, 1.0, 0.0)], "relu": [(-inf, 0.0, 0.0), (0.0, 1.0, 0.0)],
         "leaky_relu": [(-inf, float(f.get("slope", 0)), 0.0), (0.0, 1.0, 0.0)],
-        "identity": [(-inf, 1.0, 0.0)],
         "hard_tanh": [(-inf, 0.0, -1.0), (-1.0, 1.0, 0.0), (1.0, 0.0, 1.0)],
-        "sign": [(-inf, 0.0, -1.0), (0.0, 0.0, 1.0)],
-        "step": [(-inf, 0.0, 0.0), (0.0, 0.0, 1.0)],
+        "sign": [(-inf, 0.0, -1.0), (0.0, 0.0, 1.0)], "step": [(-inf, 0.0, 0.0), (0.0, 0.0, 1.0)],
     }.get(name)
-
 
 def jumps(f: dict[str, Any]) -> bool:
     return f["name"] in ("sign", "step", "quantised")
-
 
 def activation(f: dict[str, Any], z: Array) -> tuple[Array, Array]:
     """f(z) and f'(z)."""
@@ -186,32 +162,25 @@ def activation(f: dict[str, Any], z: Array) -> tuple[Array, Array]:
         return np.where(z > 0, z, alpha * np.expm1(low)), np.where(z > 0, 1.0, alpha * np.exp(low))
     raise Unreadable(f"unknown activation {f['name']!r}")
 
-
 def at_kink(left: Array, right: Array) -> Array:
     convex = np.maximum(np.maximum(left, -right), 0)
     return np.where(left <= right, convex, np.minimum(np.abs(left), np.abs(right)))
-
 
 def distance(f: dict[str, Any], z: Array, m: Array, a: Array, weight: float) -> Array:
     value, slope = activation(f, z)
     gap = weight * (a - value)
     found = np.abs(z - m - gap * slope)
     parts = pieces(f) or []
-    for (_, s, _), (start, t, _) in zip(parts, parts[1:], strict=False):
+    for (_, s, _), (start, t, _) in zip(parts, parts[1:], strict=False):  # noqa: RUF007
         found = np.where(z == start, at_kink(z - m - gap * s, z - m - gap * t), found)
     if f["name"] == "elu":
         found = np.where(z == 0, at_kink(z - m - gap * slope, z - m - gap), found)
     return found
 
-
-# Losses and penalties ------------------------------------------------------------------------------------------
-
-
 def target_of(loss: dict[str, Any], y: Array, n_outputs: int, dtype: str) -> Array:
     """Targets as the loss works on them, (N, n_outputs), rounded to the type of the run."""
-    labels = y.ndim == 1 or y.shape[1:] == (1,)
     classes = loss["name"] in ("binary_logistic", "squared_hinge") and n_outputs > 1
-    if labels and (loss["name"] == "cross_entropy" or classes):
+    if (y.ndim == 1 or y.shape[1:] == (1,)) and (loss["name"] == "cross_entropy" or classes):
         whole = y.reshape(-1).astype(np.int64)
         if (whole < 0).any() or (whole >= n_outputs).any():
             raise Unreadable("y holds labels the network has no outputs for")
@@ -221,7 +190,6 @@ def target_of(loss: dict[str, Any], y: Array, n_outputs: int, dtype: str) -> Arr
         if target.shape[1] != n_outputs:
             raise Unreadable(f"y has {target.shape[1]} columns, the network {n_outputs} outputs")
     return 2 * target - 1 if loss["name"] == "squared_hinge" else target
-
 
 def loss_of(loss: dict[str, Any], z: Array, y: Array) -> tuple[Array, Array, float]:
     """The loss of every row (N,), its gradient (N, n_outputs), and the Lipschitz constant H of that gradient."""
@@ -251,14 +219,9 @@ def loss_of(loss: dict[str, Any], z: Array, y: Array) -> tuple[Array, Array, flo
         width, q = float(loss["width"]), loss.get("q")
         w = np.ones_like(e) if q is None else np.where(e > 0, 1 - q, q)
         tip = np.minimum(np.abs(e), width) ** 2 / (2 * width) + np.maximum(np.abs(e) - width, 0)
-        return (
-            (w * tip).sum(axis=1),
-            w * np.clip(e / width, -1, 1),
-            (1 if q is None else max(q, 1 - q)) / width,
-        )
+        return ((w * tip).sum(axis=1), w * np.clip(e / width, -1, 1), (1 if q is None else max(q, 1 - q)) / width)
     if name == "poisson":
-        cap = float(loss["cap"])
-        bend = math.log(cap)
+        cap, bend = float(loss["cap"]), math.log(float(loss["cap"]))
         low, over = np.minimum(z, bend), np.maximum(z - bend, 0)
         above, y_low = np.maximum(y - cap, 0) / cap, np.minimum(y, cap)
         least = y_low - y_low * np.log(np.where(y_low > 0, y_low, 1))
@@ -267,7 +230,6 @@ def loss_of(loss: dict[str, Any], z: Array, y: Array) -> tuple[Array, Array, flo
         return rows, np.exp(low) + cap * over - y, cap
     raise Unreadable(f"unknown loss {name!r}")
 
-
 def hits(loss: dict[str, Any], z: Array, y: Array) -> Array | None:
     """Whether rows are told rightly, (N,); None for regression."""
     if loss["name"] == "multilabel":
@@ -275,7 +237,6 @@ def hits(loss: dict[str, Any], z: Array, y: Array) -> Array | None:
     if loss["name"] not in ("cross_entropy", "binary_logistic", "squared_hinge"):
         return None
     return (z > 0)[:, 0] == (y > 0)[:, 0] if z.shape[1] == 1 else z.argmax(axis=1) == y.argmax(axis=1)
-
 
 def penalty_of(penalty: dict[str, Any], W: Array, g: Array) -> tuple[float, Array]:
     """Omega(W), and entry by entry min |g + s| over s in dOmega(W)."""
@@ -288,13 +249,8 @@ def penalty_of(penalty: dict[str, Any], W: Array, g: Array) -> tuple[float, Arra
     l1 = float(penalty.get("l1", penalty["strength"] if name == "l1" else 0.0))
     l2 = float(penalty.get("l2", penalty["strength"] if name == "l2" else 0.0))
     smooth = g + l2 * W
-    at_zero = np.maximum(np.abs(smooth) - l1, 0)
-    found = np.where(W == 0, at_zero, np.abs(smooth + l1 * np.sign(W)))
+    found = np.where(W == 0, np.maximum(np.abs(smooth) - l1, 0), np.abs(smooth + l1 * np.sign(W)))
     return l1 * float(np.abs(W).sum()) + l2 / 2 * float((W**2).sum()), found
-
-
-# The problem ---------------------------------------------------------------------------------------------------
-
 
 class Adjacency:
     """``A~ = (D + I)^-1/2 (A + I) (D + I)^-1/2`` of an undirected graph, as lists of entries."""
@@ -309,9 +265,8 @@ class Adjacency:
         low, high = np.minimum(row, column)[kept], np.maximum(row, column)[kept]
         keys, first = np.unique(low * n + high, return_index=True)
         low, high, weight = keys // n, keys % n, weight[kept][first]
-        self.n = n
-        self.rows = np.concatenate([low, high, np.arange(n)])
-        self.columns = np.concatenate([high, low, np.arange(n)])
+        self.n, each = n, np.arange(n)
+        self.rows, self.columns = np.concatenate([low, high, each]), np.concatenate([high, low, each])
         values = np.concatenate([weight, weight, loops])
         scale = 1 / np.sqrt(np.bincount(self.rows, values, n))
         self.exact = values * scale[self.rows] * scale[self.columns]
@@ -322,7 +277,6 @@ class Adjacency:
         np.add.at(out, self.rows, (self.exact if exact else self.values)[:, None] * V[self.columns])
         return out
 
-
 class Problem:
     """Data, network, loss and penalty, with the last iterate; everything in float64."""
 
@@ -330,39 +284,28 @@ class Problem:
         self.dtype, self.loss, self.penalty = claims["dtype"], claims["loss"], claims["penalty"]
         self.network, self.rho, self.nu = claims["network"], float(claims["rho"]), float(claims["nu"])
         n = len(self.network)
-        self.params = [
-            {
-                name.split(".")[2]: t.astype(np.float64)
-                for name, t in tensors.items()
-                if name.startswith(f"params.{l}.")
-            }
-            for l in range(n)
-        ]
+        own = {tuple(name.split(".")): t.astype(np.float64) for name, t in tensors.items()}
+        self.params = [{key[2]: t for key, t in own.items() if key[:2] == ("params", str(l))} for l in range(n)]
         self.V = [tensors[f"outputs.{l}"].astype(np.float64) for l in range(n)]
         self.u = tensors["u"].astype(np.float64)
         x = np.asarray(data["X"]).astype(np.float64)
         self.graph = Adjacency(data, len(x), self.dtype) if claims["graph"] else None
-        y, rows = np.asarray(data["y"]), len(x)
-        self.counts = self.weights = np.ones((rows, 1))
+        y, self.counts, self.weights = np.asarray(data["y"]), np.ones((len(x), 1)), np.ones((len(x), 1))
         if self.graph is not None:
             mask = np.asarray(data["train_mask"]).astype(bool)
             y = np.where(mask.reshape(-1, *[1] * (y.ndim - 1)), y, y[mask][0])
             self.weights = mask[:, None].astype(np.float64)
             if "sample_weight" in data:
-                own = np.where(mask, np.asarray(data["sample_weight"], dtype=np.float64).reshape(-1), 1.0)
-                self.weights = self.weights * own.astype(self.dtype).astype(np.float64)[:, None]
+                often = np.where(mask, np.asarray(data["sample_weight"], dtype=np.float64).reshape(-1), 1.0)
+                self.weights = self.weights * often.astype(self.dtype).astype(np.float64)[:, None]
             if self.network[0]["propagated"]:
                 x = self.graph.times(x, exact=True)
         else:
             if "sample_weight" in data:
-                self.counts = (
-                    np.asarray(data["sample_weight"]).reshape(-1, 1).astype(self.dtype).astype(np.float64)
-                )
+                self.counts = np.asarray(data["sample_weight"]).reshape(-1, 1).astype(self.dtype).astype(np.float64)
             if "target_mask" in data:
                 self.weights = np.asarray(data["target_mask"]).reshape(-1, 1).astype(bool).astype(np.float64)
-                y = np.where(
-                    (self.weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, y[self.weights[:, 0] > 0][0]
-                )
+                y = np.where((self.weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, y[self.weights[:, 0] > 0][0])
         self.x = x.astype(self.dtype).astype(np.float64)
         self.y = target_of(self.loss, y, self.u.shape[1], self.dtype)
         if self.x.shape[0] != self.V[0].shape[0]:
@@ -374,7 +317,7 @@ class Problem:
         if block["type"] == "activation":
             return activation(block["f"], v)[0], None, None
         if block["type"] == "affine":
-            return v @ p["W"].T + (p["b"] if "b" in p else 0.0), None, None
+            return v @ p["W"].T + p.get("b", 0.0), None, None
         if block["type"] != "graph" or self.graph is None:
             raise Unreadable(f"unknown block {block['type']!r}")
         inner = v if block["propagated"] else self.graph.times(v)
@@ -383,9 +326,6 @@ class Problem:
 
     def norm2(self, x: Array) -> float:
         return float((self.counts * x**2).sum())
-
-    def weight(self, l: int) -> float:
-        return self.rho if l == len(self.network) - 1 else self.nu
 
     def end(self) -> dict[str, float | None]:
         """Everything that is claimed of the last iterate, computed again."""
@@ -397,34 +337,28 @@ class Problem:
         gradient = slope * self.weights
         risk = float((self.counts[:, 0] * self.weights[:, 0] * rows).sum())
         coupling = sum(self.nu / 2 * self.norm2(self.V[l] - predicted[l]) for l in range(last))
-        dual = float((self.counts * self.u * r).sum())
-        residual2 = self.norm2(r)
+        dual, residual2, omega = float((self.counts * self.u * r).sum()), self.norm2(r), 0.0
         total = self.norm2(gradient + self.u + self.rho * r) + residual2
-        omega = 0.0
         for l, v in enumerate(inputs):
-            block, p, weight = self.network[l], self.params[l], self.weight(l)
+            block, p, weight = self.network[l], self.params[l], self.rho if l == last else self.nu
             G = weight * (predicted[l] - self.V[l]) - (self.u if l == last else 0.0)
             _, f1, inner = made[l]
-            G = G if f1 is None else G * f1
+            G = G * (1.0 if f1 is None else f1)
             if "W" in p:
-                value, parts = penalty_of(
-                    self.penalty, p["W"], (self.counts * G).T @ (v if inner is None else inner)
-                )
+                value, parts = penalty_of(self.penalty, p["W"], (self.counts * G).T @ (v if inner is None else inner))
                 omega += value
                 total += float((parts**2).sum())
             if "b" in p:
                 total += float(((self.counts * G).sum(axis=0) ** 2).sum())
             if l == 0:
                 continue
-            before = self.nu
             if block["type"] == "activation":
                 a = self.V[l] + (self.u / self.rho if l == last else 0.0)
-                parts = distance(block["f"], v, predicted[l - 1], a, weight / before)
-                total += before**2 * self.norm2(parts)
+                total += self.nu**2 * self.norm2(distance(block["f"], v, predicted[l - 1], a, weight / self.nu))
             else:
                 back = G @ p["W"]
                 back = self.graph.times(back) if self.graph is not None and not block["propagated"] else back
-                total += self.norm2(back + before * (v - predicted[l - 1]))
+                total += self.norm2(back + self.nu * (v - predicted[l - 1]))
         output = self.x
         for l in range(len(self.network)):
             output = self.link(l, output)[0]
@@ -437,66 +371,54 @@ class Problem:
             "lagrangian": objective + dual + self.rho / 2 * residual2, "primal_residual": math.sqrt(residual2),
             "dual_optimality": math.sqrt(self.norm2(gradient + self.u)),
             "stationarity": None if jumping else math.sqrt(total),
-            "output_norm": float(np.sqrt((output**2).sum())),
-            "loss": float(own @ count / count.sum()),
+            "output_norm": float(np.sqrt((output**2).sum())), "loss": float(own @ count / count.sum()),
             "accuracy": None if told is None else float(told @ count / count.sum()),
-        }  # fmt: skip
-
-
-# The checks ----------------------------------------------------------------------------------------------------
-
+        }
 
 def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, float | None]) -> bool:
     """The recorded run: consistent with itself and with its end; whether all that the theory promises was seen."""
     h, n, eps = claims["history"], len(claims["history"]["iteration"]), float(np.finfo(claims["dtype"]).eps)
     full = [name for name in h if name not in ("stationarity", "loss")]
-    whole = all(len(column) == n for column in h.values()) and all(
-        is_number(v) for name in full for v in h[name]
-    )
+    whole = all(len(column) == n for column in h.values()) and all(is_number(v) for name in full for v in h[name])
     if not report.check(n > 0 and whole and h["iteration"] == [*range(1, n + 1)], f"{n} whole iterations"):
         return False
     L, exempt = [claims["start"], *h["lagrangian"]], claims["exempt"]
     paper = claims["options"].get("start") == "paper"
-    free = [
-        k
-        for k in exempt
-        if not (k == 1 and paper) and not (1 < k <= n and h["rho"][k - 1] != h["rho"][k - 2])
-    ]
+    free = [k for k in exempt if not (k == 1 and paper) and not (1 < k <= n and h["rho"][k - 1] != h["rho"][k - 2])]
     report.check(not free, f"only starts without Lemma 2 and changes of rho are exempt ({exempt})")
     steady = all(h["rho"][k - 1] == h["rho"][k - 2] or k in exempt for k in range(2, n + 1))
     same = h["rho"][-1] == claims["rho"] and steady and set(h["nu"]) == {claims["nu"]} and claims["nu"] > 0
     report.check(same, "rho and nu are the same in the run and at its end")
-    sums, falls, bound, rises, short = True, True, True, [], []
+    sums, falls, bound, known, rises, short = True, True, True, 0, [], []
     for k in range(1, n + 1):
         row = {name: column[k - 1] for name, column in h.items()}
-        parts = [row["objective"], row["dual"], row["rho"] / 2 * row["primal_residual"] ** 2]
-        sums &= (
-            abs(sum(parts) - L[k]) <= 1e-12 * sum(map(abs, parts)) and row["penalty"] >= 0 <= row["coupling"]
-        )
-        sums &= row["objective"] - row["penalty"] - row["coupling"] >= -1e-12 * abs(row["objective"])
+        F, omega = row["objective"], (row["risk"], row["penalty"], row["coupling"])
+        parts = [F, row["dual"], row["rho"] / 2 * row["primal_residual"] ** 2]
+        sums &= abs(sum(parts) - L[k]) <= 1e-12 * sum(map(abs, parts)) and min(omega) >= 0
+        sums &= abs(sum(omega) - F) <= 1e-12 * sum(omega)
         falls &= abs(row["descent"] - (L[k - 1] - L[k])) <= 1e-14 * (abs(L[k - 1]) + abs(L[k]))
-        lemma = row["dual_optimality"] + (h["dual_optimality"][k - 2] if k > 1 else 0.0)
-        reach = H * math.sqrt(max(0.0, 2 * row["squared_steps"])) + lemma + 1e3 * eps * (1 + abs(L[k - 1]))
-        bound &= min(row["squared_steps"], row["c2"]) >= 0
-        bound &= k in exempt or row["rho"] * row["primal_residual"] <= 1.001 * reach
+        moves = claims["moves"][k - 1]
+        if moves is not None:  # a run that was resumed does not have them of its first iterations
+            squared, rates = moves[: len(moves) // 2], moves[len(moves) // 2 :]
+            c2 = min((rate for s, rate in zip(squared, rates, strict=True) if s > 0), default=0.0)
+            C1 = row["rho"] / 2 - 2 * H**2 / row["rho"]
+            outer = [s for s, rate in zip(squared, rates, strict=True) if abs(rate - C1) <= 1e-6 * abs(C1)]
+            steps = sum(squared)
+            known += abs(steps - row["squared_steps"]) <= 1e-12 * steps and c2 == row["c2"] and min(squared) >= 0
+            lemma = row["dual_optimality"] + (h["dual_optimality"][k - 2] if k > 1 else 0.0)
+            reach = H * sum(map(math.sqrt, outer)) + lemma + 1e3 * eps * (1 + abs(L[k - 1]))
+            bound &= k in exempt or (len(outer) > 0 and row["rho"] * row["primal_residual"] <= 1.001 * reach)
         slack = 200 * eps * (abs(L[k - 1]) + abs(L[k]))
-        rises += [k] if k not in exempt and not L[k - 1] - L[k] >= -slack else []
-        promised = row["c2"] * row["squared_steps"]
-        short += [k] if k not in exempt and not L[k - 1] - L[k] >= promised - slack else []
+        fall, promised = L[k - 1] - L[k], row["c2"] * row["squared_steps"]
+        rises += [k] if k not in exempt and not fall >= -slack else []
+        short += [k] if k not in exempt and not fall >= promised - slack else []
+    made = sum(moves is not None for moves in claims["moves"])
+    report.check(known == made and len(claims["moves"]) == n, f"steps and C2 are those of the moves, known of {made}")
     report.check(sums, "every iteration's Lagrangian is the sum of its recorded pieces")
     report.check(falls, "every recorded descent is the difference of two Lagrangians")
     report.check(bound, "every residual is one that the recorded steps allow (Lemma 2: ||du|| <= H ||dz||)")
     tolerance, size = (1e-6, 1.0) if claims["dtype"] == "float64" else (1e-3, 1.0 + abs(L[-1]))
-    for name in (
-        "lagrangian",
-        "objective",
-        "penalty",
-        "coupling",
-        "dual",
-        "primal_residual",
-        "stationarity",
-        "loss",
-    ):
+    for name in [each for each in end if each in h]:
         if end[name] is not None and h[name][-1] is not None:
             report.near(h[name][-1], float(end[name] or 0.0), tolerance, f"last recorded {name}", size)
     verdict, steps = claims["verdict"], h["squared_steps"]
@@ -504,17 +426,12 @@ def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, f
         "iterations": n, "exempt": exempt, "descent_violations": rises, "sufficient_descent_violations": short,
         "smallest_c2": min(h["c2"]), "c_k": min(steps), "k_c_k": min(steps) * n, "rho": claims["rho"],
         "nu": claims["nu"], "H": claims["H"], "monotone": not rises, "sufficient_descent": not short,
-    }  # fmt: skip
+    }
     wrong = [name for name, value in said.items() if verdict.get(name) != value]
-    report.check(
-        not wrong, "the verdict repeats what was recorded" + (f"; not {', '.join(wrong)}" if wrong else "")
-    )
+    report.check(not wrong, "the verdict repeats what was recorded" + (f"; not {', '.join(wrong)}" if wrong else ""))
     covered = all(rho > 2 * H for rho in h["rho"]) and claims["penalty"]["name"] != "non_negative"
-    report.lines.append(
-        f"  rho > 2H = {2 * H:g}: {covered}; rises: {rises or 'none'}; short of C2: {short or 'none'}"
-    )
+    report.lines.append(f"  rho > 2H = {2 * H:g}: {covered}; rises: {rises or 'none'}; short of C2: {short or 'none'}")
     return covered and not rises and not short
-
 
 def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Array]) -> Report:
     """All checks of one certificate against the data it is said to be of."""
@@ -535,9 +452,7 @@ def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Ar
         problem = Problem(tensors, claims, {name: data[name] for name in stated["data"]})
         H = loss_of(problem.loss, problem.V[-1], problem.y)[2] * float(problem.weights.max())
         report.near(claims["H"], H, 1e-12, "H, the Lipschitz constant of the loss's gradient")
-        report.near(
-            claims["C1"], problem.rho / 2 - 2 * H**2 / problem.rho, 1e-12, "C1 = rho/2 - 2 H^2/rho", H
-        )
+        report.near(claims["C1"], problem.rho / 2 - 2 * H**2 / problem.rho, 1e-12, "C1 = rho/2 - 2 H^2/rho", H)
         end = problem.end()
         rounded = problem.graph is not None and dtype == "float32"
         size = 1.0 + abs(end["lagrangian"] or 0.0) + float(np.abs(problem.V[-1]).max())
@@ -545,52 +460,26 @@ def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Ar
             if value is None:
                 report.check(claims["end"][name] is None, f"nothing is claimed of {name} at the end")
             else:
-                report.near(
-                    claims["end"][name], value, 1e-6 if rounded else 1e-9, f"{name} at the end", size * 1e-3
-                )
-        eps = float(np.finfo(dtype).eps)
-        lemma = (
-            1e3
-            * eps
-            * (
-                1
-                + float(np.sqrt((problem.u**2).sum()))
-                + problem.rho * float(np.sqrt((problem.V[-1] ** 2).sum()))
-            )
-        )
+                report.near(claims["end"][name], value, 1e-6 if rounded else 1e-9, f"{name} at the end", size * 1e-3)
+        u, z = float(np.linalg.norm(problem.u)), float(np.linalg.norm(problem.V[-1]))
+        lemma = 1e3 * float(np.finfo(dtype).eps) * (1 + u + problem.rho * z)
         solved = (end["dual_optimality"] or 0.0) <= lemma
-        report.lines.append(
-            f"  Lemma 2, grad R(z_L) + u = 0: {'holds' if solved else 'does not hold'} to rounding"
-        )
+        report.lines.append(f"  Lemma 2, grad R(z_L) + u = 0: {'holds' if solved else 'does not hold'} to rounding")
         seen = check_run(report, claims, H, end)
-        claimed = claims["verdict"]["certified"]
-        finite = claims["status"] != "NON_FINITE"
-        if claimed:
-            report.check(
-                seen and solved and finite, "what is certified was seen: rho > 2H, descent, C2, Lemma 2"
-            )
+        if claims["verdict"]["certified"]:
+            finite = claims["status"] != "NON_FINITE"
+            report.check(seen and solved and finite, "what is certified was seen: rho > 2H, descent, C2, Lemma 2")
         else:
             report.lines.append("  The run is not said to be certified: nothing is promised of it.")
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        ZeroDivisionError,
-    ) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as error:
         report.check(False, f"the claims make a problem ({type(error).__name__}: {error})")
     return report
-
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("certificate")
-    parser.add_argument(
-        "--data", action="append", required=True, help="data.npz, data.csv (last column y), X=X.npy"
-    )
+    parser.add_argument("--data", action="append", required=True, help="data.npz, data.csv (last column y), X=X.npy")
     given = parser.parse_args(arguments)
     try:
         with np.errstate(all="ignore"):
@@ -598,11 +487,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (Unreadable, MemoryError) as error:
         print(f"Cannot be checked: {error}.", file=sys.stderr)
         return 2
-    print(
-        "\n".join([*report.lines, f"Not checked: {UNKNOWN}", "ACCEPTED" if report.accepted else "REJECTED"])
-    )
+    print("\n".join([*report.lines, f"Not checked: {UNKNOWN}", "ACCEPTED" if report.accepted else "REJECTED"]))
     return 0 if report.accepted else 1
-
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -50,6 +50,8 @@ LINES = (
     Line("commands", "Malformed command lines, without a traceback", "bad_input", "run_commands", 1, 1),
     Line("files", "Files missing, damaged, unreadable; folders read-only; disk full", "bad_input", "run_files", 1, 1),
     Line("numerics", "Random training problems: finite, ended, never uphill", "numerics", "run", 1000, 6, parts=5),
+    Line("honest", "Certificates of honest runs: accepted", "certificates", "run_honest", 200, 12, parts=2),
+    Line("tampered", "Tampered certificates: rejected", "certificates", "run_tampered", 1000, 60, parts=2),
     Line("nan", "NaN or infinity put into the state at a random iteration", "faults", "run_nan", 500, 8),
     Line("singular", "Gram matrices without an inverse, or nearly none", "faults", "run_singular", 400, 8),
     Line("kills", "SIGKILL at random moments of training", "checkpoints", "run_kills", 200, 1),

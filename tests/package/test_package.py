@@ -71,6 +71,7 @@ def test_version_is_written_once_and_cited():
         ["export"],
         ["compare"],
         ["report"],
+        ["verify"],
         ["reproduce"],
         ["datasets"],
         ["datasets", "list"],

@@ -28,6 +28,7 @@ COLUMNS = (
     "val_accuracy",
     "train_r2",
     "val_r2",
+    "risk",
     "penalty",
     "coupling",
     "dual",
@@ -53,21 +54,29 @@ class History(dict[str, list[Value]]):
     ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
     ``rho``, ``nu``           weights of the hard and of the relaxed constraints
     ``train_accuracy``        share of the training rows told rightly, of classifiers
-    ``penalty``               Omega's part of F, ``coupling`` that of the relaxed constraints, ``dual`` is ``<u, r>``
+    ``risk``                  R(z_L), a part of F beside ``penalty`` and ``coupling`` (of the relaxed constraints)
+    ``dual``                  ``<u, r>``
     ``val_loss``              mean loss on rows that were not learnt from, ``val_accuracy`` the accuracy there
     ========================  ==================================================================================
     """
 
     def __init__(self, columns: Mapping[str, list[Value]] | None = None) -> None:
         super().__init__({name: [] for name in COLUMNS})
+        self.moves: list[list[float | None] | None] = []
         for name, values in (columns or {}).items():
             self[name] = list(values)
         longest = max(len(column) for column in self.values())
         for column in self.values():  # an older file lacks some
             column += [None] * (longest - len(column))
+        self.moves += [None] * longest
 
-    def append(self, **row: Value) -> None:
-        """Add one iteration. Columns not named get ``None``."""
+    def append(self, moves: list[float | None] | None = None, **row: Value) -> None:
+        """Add one iteration. Columns not named get ``None``.
+
+        ``moves`` are squared lengths of the updates that promise a rate, then these rates; they are kept beside the
+        columns, for a portable certificate, and not in files of a run.
+        """
+        self.moves.append(moves)
         for name, column in self.items():
             column.append(row.get(name))
 

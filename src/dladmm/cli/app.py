@@ -12,7 +12,7 @@ import typer
 
 from dladmm._version import __version__
 from dladmm.base.errors import DladmmError
-from dladmm.cli import compare, datasets, evaluate, report, reproduce, train
+from dladmm.cli import compare, datasets, evaluate, report, reproduce, train, verify
 from dladmm.cli.ranks import check_command, rank_of_environment
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("predict")(train.predict)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(evaluate.export)
 app.command("report")(report.report)
+app.command("verify")(verify.verify)
 app.command("reproduce")(reproduce.reproduce)
 app.add_typer(datasets.app, name="datasets")
 

@@ -64,6 +64,7 @@ class Execution:
     checkpoint_every: int = 10
     timeout: float = TIMEOUT
     profile: bool = False
+    certificate: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:
@@ -95,6 +96,10 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         origin = read_origin(folder) if resume else {"paths": {}, "arrays": {}}
     found = with_paths(config, folder, origin)
     job = prepared(config, found, comm)
+    if execution.certificate is not None and (job.config.options()["mode"] != "convergent" or not comm.alone):
+        raise InputError(
+            "--certificate is of the paper's algorithm in one process: it needs --mode convergent."
+        )
     arrays = described(job.arrays, comm)
     with comm.together():
         if resume:
@@ -121,6 +126,8 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         measured: dict[str, Any] = {"standing": None if standing is None else standing.to_dict()}
         write_run(result, folder, asdict(job.config), traffic=traffic.to_dict(comm.size), **measured)
         save_model(result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra)
+        if execution.certificate is not None:
+            result.certificate.save(execution.certificate, f"{execution.certificate}.npz")
         if execution.profile:
             print(log or TrafficLog(), file=sys.stderr, flush=True)
     return FinishedRun(result, folder, stop.received, job.config, comm.rank, standing)

@@ -94,6 +94,12 @@ Separator = Annotated[
     str | None, typer.Option(help="What parts the cells of --csv: , ; | or tab (recognised).")
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with these settings; flags override it.")]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate", help="With --mode convergent: a file for dladmm verify, and FILE.npz with its data."
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")
 ]
@@ -133,6 +139,7 @@ def train_mlp(
     checkpoint_every: Every = 10,
     timeout: Timeout = 300.0,
     profile: Profile = False,
+    certificate: CertificateFile = None,
     json_: Json = False,
 ) -> None:
     """Train a multi-layer perceptron.
@@ -146,7 +153,7 @@ def train_mlp(
         "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size, "max_iter": max_iter, "seed": seed,
         "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
-    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile, certificate))
 
 
 @app.command("gcn")
@@ -175,6 +182,7 @@ def train_gcn(
     checkpoint_every: Every = 10,
     timeout: Timeout = 300.0,
     profile: Profile = False,
+    certificate: CertificateFile = None,
     json_: Json = False,
 ) -> None:
     """Train a graph convolutional network on the labelled nodes of a graph.
@@ -187,7 +195,7 @@ def train_gcn(
         "preset": preset, "rho": rho, "nu": mu, "max_iter": max_iter, "seed": seed, "device": device,
         "dtype": dtype, "out": out,
     }  # fmt: skip
-    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile))
+    _run(flags, resume, config, json_, (checkpoint_every, timeout, profile, certificate))
 
 
 def predict(
@@ -215,7 +223,7 @@ def _run(
     resume: Path | None,
     config: Path | None,
     as_json: bool,
-    execution: tuple[int, float, bool],
+    execution: tuple[int, float, bool, Path | None],
 ) -> None:
     from dladmm.api.choosing import CROSS_FITTED
     from dladmm.base.errors import InputError

@@ -78,9 +78,7 @@ class Certificate:
     constrained: bool = False
     resolved: bool = True
     failed: bool = False
-    writer: Callable[[Certificate, str | os.PathLike[str]], None] | None = field(
-        default=None, repr=False, compare=False
-    )
+    writer: Callable[..., None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def smallest_safe_rho(self) -> float:
@@ -120,17 +118,17 @@ class Certificate:
         seen = self.monotone and self.sufficient_descent and self.bounded and self.agrees
         return self.covered and seen and self.resolved and not self.failed and self.iterations > 0
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the claims and the tensors they speak of to a file that anybody can check (docs/certificates.md).
+    def save(self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> None:
+        """Write claims and the tensors they speak of to a file that ``dladmm verify`` checks (docs/certificates.md).
 
-        ``dladmm verify`` and ``dladmm/verify.py``, which needs numpy alone, read it.
+        ``data`` is an npz file to write the training data to, as they were given.
         """
         if self.writer is None:
             raise InputError(
                 "this certificate has no run at hand: it was loaded, pickled, made in another mode than "
                 "'convergent' or on several ranks, or an earlier iteration was restored. Save it after training."
             )
-        self.writer(self, path)
+        self.writer(self, path, data)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickles and copies hold: not the run."""

@@ -1,4 +1,4 @@
-"""A problem and its iterate in float64: what a run in float32 says of its end is computed again with twice the digits."""
+"""A problem and its iterate in float64: the end of a run in float32 is measured again with twice the digits."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm._version import __version__
+from dladmm.base.atomic import replacing
 from dladmm.base.container import save
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 HISTORY = (
-    "iteration", "lagrangian", "objective", "penalty", "coupling", "dual", "primal_residual", "dual_optimality",
+    "iteration", "lagrangian", "objective", "risk", "penalty", "coupling", "dual", "primal_residual", "dual_optimality",
     "stationarity", "descent", "squared_steps", "c2", "rho", "nu", "loss",
 )  # fmt: skip
 """What is recorded of every iteration."""
@@ -46,18 +48,20 @@ ROWS_AT_ONCE = 1024
 _TYPES = {"edge_index": np.int64, "train_mask": np.uint8, "target_mask": np.uint8}
 
 
-def writer_of(
-    trainer: Trainer, status: Status
-) -> Callable[[Certificate, str | os.PathLike[str]], None] | None:
+def writer_of(trainer: Trainer, status: Status) -> Callable[..., None] | None:
     """What :meth:`Certificate.save` calls; None for runs of which no file is written."""
     plain = trainer.options.mode == "convergent" and trainer.baseline is None and trainer.comm.alone
-    return partial(save_certificate, trainer, status) if plain and trainer.given is not None else None
+    return partial(save_certificate, trainer, status) if plain else None
 
 
 def save_certificate(
-    trainer: Trainer, status: Status, certificate: Certificate, path: str | os.PathLike[str]
+    trainer: Trainer,
+    status: Status,
+    certificate: Certificate,
+    path: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Write the certificate of a run that has just ended."""
+    """Write the certificate of a run that has just ended, and with ``data`` the arrays it is about as an npz file."""
     state = trainer.state
     tensors = {"u": state.u} | {f"outputs.{l}": v for l, v in enumerate(state.outputs)}
     for l, block in enumerate(state.params):
@@ -69,6 +73,11 @@ def save_certificate(
     }
     claims["digest"] = digest_of(claims)
     save(path, "certificate", tensors, {"claims": claims})
+    if data is not None:
+        given = {name: as_numpy(value) for name, value in (trainer.given or {}).items() if value is not None}
+        whole = {name: value.toarray() if sparse.issparse(value) else value for name, value in given.items()}
+        with replacing(Path(data)) as file:
+            np.savez_compressed(file, **whole)
 
 
 def digest_of(claims: dict[str, Any]) -> str:
@@ -151,6 +160,7 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         "exempt": list(trainer.exempt),
         "options": _written(asdict(trainer.options)),
         "history": {name: history[name] for name in HISTORY},
+        "moves": list(trainer.history.moves),
         "end": _end(*double),
         "verdict": certificate.to_dict(),
     }

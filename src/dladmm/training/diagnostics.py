@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
     squared, rates, energy, dual = _over_all_rows(engine, state, steps)
     moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
     parameters = [p.abs().max().double() for block in state.params for p in block.values()]
-    return torch.stack(
+    signs = torch.stack(
         [
             energy.lagrangian,
             energy.objective,
@@ -47,9 +47,10 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
             squared.sum(),
             moved.min(),
             torch.stack(parameters).max(),
-            *(energy.penalty, energy.coupling, energy.dual),
+            *(energy.risk, energy.penalty, energy.coupling, energy.dual),
         ]
     )
+    return torch.cat([signs, squared.double(), rates.double()])
 
 
 def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Tensor, Tensor, Energy, Tensor]:
@@ -70,10 +71,10 @@ def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Ten
     return squared, rates, energy.with_sums(risk, coupling, dual, residual), optimality
 
 
-def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
+def measure(state: State, signs: Tensor) -> tuple[dict[str, Any], bool]:
     """The row of the history that these signs make, fetched in one piece, and whether all is finite."""
     values = signs.tolist()
-    row: dict[str, Value] = {
+    row: dict[str, Any] = {
         "lagrangian": values[0],
         "objective": values[1],
         "primal_residual": root(values[2]),
@@ -82,7 +83,8 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Value], bool]:
         "c2": values[5] if math.isfinite(values[5]) else 0.0,
         "rho": state.rho,
         "nu": state.nu,
-        **dict(zip(("penalty", "coupling", "dual"), values[7:], strict=True)),
+        **dict(zip(("risk", "penalty", "coupling", "dual"), values[7:11], strict=True)),
+        "moves": [value if math.isfinite(value) else None for value in values[11:]],
     }
     return row, math.isfinite(values[0]) and math.isfinite(values[6])
 
@@ -282,7 +284,8 @@ def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate
     )
     certificate = replace(certificate, failed=status is Status.NON_FINITE)
     if not restored:
-        return replace(certificate, writer=writer_of(trainer, status))
+        writer = None if trainer.given is None else writer_of(trainer, status)
+        return replace(certificate, writer=writer)
     energy = trainer.engine.energy(trainer.state)
     measured = {
         "lagrangian": float(energy.lagrangian),
