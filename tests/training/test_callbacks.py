@@ -90,7 +90,8 @@ def test_after_restoring_all_variables_fit_and_the_certificate_speaks_of_them(bl
     result = train(mlp([5, 8, 3]), *blobs, callbacks=[EarlyStopping(patience=4)], **overfitting)
     x = torch.from_numpy(blobs[0]).float()
     assert torch.equal(result.state.z[-1], result.module(x))
-    assert result.certificate.primal_residual.recomputed == 0.0
+    assert result.certificate.primal_residual.reported == 0.0
+    assert result.certificate.primal_residual.recomputed < 1e-5  # in float64, what float32 rounded
     assert result.certificate.agrees
     assert result.certificate.certified, str(result.certificate)
 
