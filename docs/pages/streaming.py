@@ -20,6 +20,7 @@ def with_tables(page: str) -> str:
     tables = {
         "settings": settings_table,
         "levels": levels_table,
+        "levels_cpu": lambda: levels_table("time-to-accuracy-cpu"),
         "accuracies": accuracies_table,
         "steps": steps_table,
     }
@@ -39,7 +40,7 @@ def settings_table() -> str:
     return "\n".join(markdown_table(("change", "MNIST", "Fashion-MNIST"), rows))
 
 
-def levels_table() -> str:
+def levels_table(record: str = "time-to-accuracy-h200") -> str:
     """Seconds to a level of test accuracy."""
     rows = [
         (
@@ -51,7 +52,7 @@ def levels_table() -> str:
             f"{row['seeds_that_reached_it']} of {row['seeds']}",
             _number(row["fresh"], 1),
         )
-        for row in _record("time-to-accuracy-h200")["levels"]
+        for row in _record(record)["levels"]
     ]
     heads = (
         "data",

@@ -13,7 +13,7 @@ from running_benchmarks import BENCHMARKS
 
 sys.path.insert(0, str(BENCHMARKS))
 
-from tabular import METHODS, main, read_index, read_table, summarised
+from tabular import METHODS, joined, main, read_index, read_table, summarised
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +75,12 @@ def test_ranks_wins_and_ratios():
     assert (raw["wins"], raw["ties"], raw["losses"]) == (1, 1, 0)
     assert raw["our_time_over_its"] == 1.0
     assert (ours["rank"], raw["rank"]) == (1.5, 1.5)
+
+
+def test_recorded_runs_of_the_same_tables_join_others_do_not():
+    def row(table, method, fold=2, depth=1):
+        return {"table": table, "method": method, "fold": fold, "depth": depth}
+
+    recorded = [row("a", "ours"), row("b", "ours"), row("a", "ours", fold=1), row("a", "ours", depth=8)]
+    recorded += [row("a", "realmlp") | {"old": True}]
+    assert joined(recorded, [row("a", "realmlp")]) == [row("a", "ours"), row("a", "realmlp")]
