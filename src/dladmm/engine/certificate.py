@@ -215,7 +215,7 @@ def certify(
             shortfalls.append(k)
     own = state
     if covered and state.u.dtype == torch.float32 and engine.chain.continuous and small_enough(engine, state):
-        engine, state = in_double(engine, state) or (engine, state)
+        engine, state = in_double(engine, state, in_chunks=True) or (engine, state)
     raw = engine.raw_predictions(state)
     energy = engine.energy(state, raw)
     # A streaming run does not aim at a stationary point of its monitor sample's own problem: nothing to measure
@@ -235,7 +235,7 @@ def certify(
         descent_violations=tuple(rises),
         sufficient_descent_violations=tuple(shortfalls),
         smallest_c2=min((_number(c) for c in history["c2"]), default=None),
-        largest_norm=_largest_norm(engine, state),
+        largest_norm=_largest_norm(engine, own),
         lagrangian=Recomputed(_number(history.last("lagrangian"), start), float(energy.lagrangian)),
         primal_residual=_recomputed_root(history, "primal_residual", energy.residual_squared),
         dual_optimality=_recomputed_root(history, "dual_optimality", engine.dual_optimality(state)),

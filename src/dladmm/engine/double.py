@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from dladmm.blocks import Affine, Block, Elementwise, GraphConv
+from dladmm.compute.chunks import Source
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -16,9 +18,16 @@ from dladmm.network.chain import Chain
 MOST_ENTRIES = 1 << 24
 """Entries of data and variables up to which a certificate is recomputed in float64 at the end of every run."""
 
+CHUNK_ENTRIES, CHUNKS = 1 << 16, 8
+"""Rows are brought to float64 in so many chunks at least, of at most so many entries of the widest link."""
 
-def in_double(engine: Engine, state: State) -> tuple[Engine, State] | None:
-    """The same problem and iterate in float64; None for networks of other blocks, chunks of rows and several ranks."""
+
+def in_double(engine: Engine, state: State, *, in_chunks: bool = False) -> tuple[Engine, State] | None:
+    """The same problem and iterate in float64; None for networks of other blocks, chunks of rows and several ranks.
+
+    ``in_chunks`` brings rows to float64 when they are read, where blocks work on chunks of them, so that the copies
+    take no memory worth speaking of.
+    """
     x = engine.x
     blocks = [_doubled(block) for block in engine.chain]
     whole = engine.comm.alone and engine.chunk_rows is None and isinstance(x, Tensor)
@@ -29,9 +38,19 @@ def in_double(engine: Engine, state: State) -> tuple[Engine, State] | None:
     counts = None if engine.counts is None else engine.counts.double()
     risk = replace(risk, target=risk.target.double(), weight=weight)
     chain = Chain([block for block in blocks if block is not None])
-    other = Engine(chain, x.double(), risk, engine.penalty, engine.options, counts)
+    at_once = None
+    if in_chunks and not any(type(block) is GraphConv for block in chain):
+        widest = max(x.shape[1], *(v.shape[1] for v in state.outputs))
+        at_once = max(1, min(CHUNK_ENTRIES // widest, -(-len(x) // CHUNKS)))
+
+    def doubled(v: Tensor) -> Tensor:
+        if at_once is None:
+            return v.double()
+        return cast(Tensor, Source(lambda rows: v[rows], tuple(v.shape), torch.float64, v.device))
+
+    other = Engine(chain, doubled(x), risk, engine.penalty, engine.options, counts, chunk_rows=at_once)
     params = [{name: p.double() for name, p in block.items()} for block in state.params]
-    outputs = [v.double() for v in state.outputs]
+    outputs = [*map(doubled, state.outputs[:-1]), state.outputs[-1].double()]
     again = State(
         params, outputs, outputs, state.u.double(), state.rho, state.nu, state.stiffness, state.links
     )
