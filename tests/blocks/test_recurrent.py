@@ -181,9 +181,10 @@ def test_masked_targets_do_not_count(sequences):
 def test_a_resumed_recurrent_run_is_bit_equal(sequences, tmp_path, mode):
     X, first, _ = sequences
     given = (network(LAYERS[2]), X, first)
-    whole = train(*given, mode=mode, max_iter=6)
-    train(*given, mode=mode, max_iter=3, callbacks=[Checkpoint(tmp_path)])
-    resumed = train(*given, mode=mode, max_iter=6, callbacks=[Checkpoint(tmp_path, resume=True)])
+    fresh = {"mode": mode, "init": "fresh"}  # the module itself is trained each time
+    whole = train(*given, **fresh, max_iter=6)
+    train(*given, **fresh, max_iter=3, callbacks=[Checkpoint(tmp_path)])
+    resumed = train(*given, **fresh, max_iter=6, callbacks=[Checkpoint(tmp_path, resume=True)])
     assert whole.history["lagrangian"] == resumed.history["lagrangian"]
 
 
