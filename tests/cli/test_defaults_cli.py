@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from command_line import in_this_process as dladmm
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_origin import fingerprint
 from dladmm.cli.task import decide
 from dladmm.training.checkpoint import load_model
-
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-
-
-def dladmm(*arguments, cwd):
-    command = [sys.executable, "-m", "dladmm", *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120, env=ENVIRONMENT
-    )
 
 
 def prices(path, rows=420):

@@ -12,19 +12,13 @@ import time
 import numpy as np
 import pytest
 
+from command_line import in_this_process as dladmm
 from dladmm.cli.run_config import RunConfig, merged
 from dladmm.engine.batches import default_passes
 from dladmm.training.checkpoint import load_model
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
-
-
-def dladmm(*arguments, cwd):
-    command = [sys.executable, "-m", "dladmm", *map(str, arguments)]
-    return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120, env=ENVIRONMENT
-    )
 
 
 DIGITS = ("train", "mlp", "--dataset", "digits", "--hidden", "20", "--mode", "streaming")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
+from command_line import in_this_process
 from dladmm import InputError, Status, baselines
 from dladmm.api import train as api
 from dladmm.base.errors import DataError
@@ -215,10 +213,7 @@ def test_the_table_counts_as_one_would_by_hand(capsys):
 @pytest.mark.slow
 def test_the_command_line_prints_the_table_or_one_json_object(own, tmp_path):
     def dladmm(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "dladmm", "compare", *map(str, arguments)], cwd=tmp_path, capture_output=True,
-            text=True, check=False, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        return in_this_process("compare", *arguments, cwd=tmp_path)
 
     flags = ("mlp", "--npz", own, "--hidden", 4, "--max-iter", 3, "--methods", "adam, gd", "--lr", "gd=0.1")
     shown = dladmm(*flags, "--out", "o")

@@ -81,12 +81,13 @@ def test_the_classifier_takes_data(make):
 @pytest.mark.parametrize("mode", ["accelerated", "streaming"])
 def test_edge_weights_are_used(make, mode):
     ring = weighted_ring()
-    with_weights = train_graph(make(**ring), hidden=(8,), mode=mode, max_iter=30).module
+    settings = {"hidden": (8,), "mode": mode, "max_iter": 30, "self_training": False}
+    with_weights = train_graph(make(**ring), **settings).module
     assert accuracy(with_weights, ring, edge_weight=ring["edge_weight"]) == 1.0
-    without = train_graph(make(**(ring | {"edge_weight": None})), hidden=(8,), mode=mode, max_iter=30).module
+    without = train_graph(make(**(ring | {"edge_weight": None})), **settings).module
     assert accuracy(without, ring) < 0.7
     arrays = [ring[name] for name in ("x", "edge_index", "y", "train_mask")]
-    same = train_graph(*arrays, edge_weight=ring["edge_weight"], hidden=(8,), mode=mode, max_iter=30).module
+    same = train_graph(*arrays, edge_weight=ring["edge_weight"], **settings).module
     for one, other in zip(with_weights.parameters(), same.parameters(), strict=True):
         assert torch.equal(one, other)
 
