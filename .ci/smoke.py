@@ -47,7 +47,7 @@ def library() -> None:
     clf.save("digits.dladmm")
     again = dladmm.MLPClassifier.load("digits.dladmm")
     assert (again.predict(X) == clf.predict(X)).all()
-    result = dladmm.train(dladmm.mlp([64, 20, 10], "sign"), X, y, max_iter=3)
+    result = dladmm.train(dladmm.mlp([64, 20, 10], "sign"), X, y, mode="convergent", max_iter=3)
     assert result.certificate.certified, str(result.certificate)
     karate = dladmm.datasets.load("karate")
     gcn = dladmm.GCNClassifier((16,), mode="convergent", max_iter=20, random_state=0).fit(karate)
