@@ -279,11 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         for hidden in settings.hidden:
             if settings.device.startswith("cuda"):
-                results.append(measure(name, hidden, settings))
+                results.append(rounded(measure(name, hidden, settings)))
             else:
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    results.append(pool.apply(measure, (name, hidden, settings)))
-            print(line(results[-1]), file=people, flush=True)
+                    results.append(rounded(pool.apply(measure, (name, hidden, settings))))
+            print(line(results[-1]), file=people, flush=True)  # the figures of the JSON, to its digits
     if not settings.json:
         return
     where = torch.cuda.get_device_name() if settings.device.startswith("cuda") else platform.processor()

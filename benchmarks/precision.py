@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = []
     for mode in MODES:
         for precision in precisions:
-            results.append(measure(data, mode, precision, settings))
+            results.append(rounded(measure(data, mode, precision, settings)))
             print(line(results[-1]), file=people, flush=True)
     if settings.json:
         given = sys.argv[1:] if arguments is None else arguments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,9 +24,9 @@ class Rounded(Robust):
 
     width: float
 
+    @abstractmethod
     def _weight(self, e: Tensor) -> Tensor | float:
         """What the residuals e count, by their sign."""
-        raise NotImplementedError
 
     def rows(self, z: Tensor, target: Tensor) -> Tensor:
         e = z - target
