@@ -72,7 +72,9 @@ def test_every_method_gives_a_run_folder_with_everything_in_it(own, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_the_cells_are_what_the_front_doors_give(own, tmp_path):
     runs = run_comparison(wanted(own, ("accelerated", "gd"), 2, changes={"gd": {"lr": 0.01}}), tmp_path / "o")
-    again = baselines.train("gd", *_problem(own), lr=0.01, max_iter=3, random_state=1, device="cpu")
+    again = baselines.train(
+        "gd", *_problem(own), lr=0.01, max_iter=3, random_state=1, scale_inputs=True, device="cpu"
+    )
     assert [run.seed for run in runs] == [0, 1, 0, 1]
     assert runs[3].column("lagrangian") == again.history["lagrangian"]
     accelerated = api.train(*_problem(own), mode="accelerated", max_iter=3, random_state=0, device="cpu")

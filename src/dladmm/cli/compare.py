@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from dladmm.cli.train import (
     Penalty,
     Separator,
     Target,
+    TaskOption,
     run_flags,
 )
 
@@ -31,12 +33,16 @@ Methods = Annotated[
     str | None,
     typer.Option(
         help="With commas, some of dladmm, accelerated, streaming, gd, adagrad, adadelta, adam, muon, lbfgs, admm "
-        "(all); with settings as adam:batch=256:lr=0.002:schedule=linear:scaled=yes."
+        "(all, and adam:batch=32); with settings as adam:batch=256:lr=0.002:schedule=linear:scaled=yes."
     ),
 ]
-Passes = Annotated[int, typer.Option(help="Passes over the data of methods with mini-batches.")]
+Passes = Annotated[
+    int | None,
+    typer.Option(help="Passes over the data of methods with mini-batches (10 to 100 by the number of rows)."),
+]
 Levels = Annotated[
-    str | None, typer.Option(help="Test accuracies to say the time of, as 0.95,0.98 (0.9,0.95,0.97).")
+    str | None,
+    typer.Option(help="Test accuracies (0.9,0.95,0.97) or R^2 (0.5,0.8) to say the time of, as 0.95,0.98."),
 ]
 Rates = Annotated[
     list[str] | None,
@@ -57,11 +63,12 @@ def compare(
     id_: Id = None,
     separator: Separator = None,
     npz: Npz = None,
+    task: TaskOption = None,
     data_dir: DataDir = None,
     methods: Methods = None,
     lr: Rates = None,
     seeds: Seeds = 1,
-    passes: Passes = 10,
+    passes: Passes = None,
     levels: Levels = None,
     hidden: Hidden = None,
     activation: Activation = None,
@@ -74,11 +81,13 @@ def compare(
 ) -> None:
     """Train with several methods side by side: table, figures, and a run folder for each method and seed.
 
+    Classes and numbers can be predicted; which is decided as by: dladmm train.
+
     Example: dladmm compare mlp --dataset digits --methods streaming,adam:batch=128,adam --seeds 3
     """
     flags = {
         "network": network, "dataset": dataset, "csv": csv, "target": target, "drop": drop, "id": id_,
-        "separator": separator, "npz": npz, "data_dir": data_dir, "hidden": hidden,
+        "separator": separator, "npz": npz, "task": task, "data_dir": data_dir, "hidden": hidden,
         "activation": activation, "regularizer": regularizer, "max_iter": max_iter, "device": device, "dtype": dtype,
     }  # fmt: skip
     _run(flags, methods, lr, seeds, passes, levels, out, json_)
@@ -89,7 +98,7 @@ def _run(
     methods: str | None,
     lr: list[str] | None,
     seeds: int,
-    passes: int,
+    passes: int | None,
     levels: str | None,
     out: Path | None,
     as_json: bool,
@@ -97,14 +106,21 @@ def _run(
     from dladmm.base.atomic import replacing
     from dladmm.cli.run_config import merged
     from dladmm.compare.comparison import Comparison, run_comparison
-    from dladmm.compare.contender import METHODS
+    from dladmm.compare.contender import USUAL, Contender
     from dladmm.compare.table import show, summary
 
     config = merged(None, run_flags(flags))
-    every = [name for name in METHODS if config.network == "mlp" or name not in ("admm", "streaming")]
+    usual = [Contender.parse(name) for name in USUAL]
+    every = [
+        each.label
+        for each in usual
+        if config.network == "mlp" or not (each.counts_passes or each.method == "admm")
+    ]
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else every
     comparison = Comparison(config, tuple(names), seeds, _rates(lr or []), passes)
     targets = _levels(levels)
+    if not as_json:
+        _announce(comparison)
     folder = out or Path(f"runs/compare-{config.network}-{comparison.source}")
     runs = run_comparison(comparison, folder)
     if runs is None:
@@ -114,6 +130,7 @@ def _run(
         "network": config.network,
         "dataset": comparison.source,
         "seeds": seeds,
+        "task": asdict(comparison.problem.task),
         "folder": str(folder),
         "methods": summary(runs, targets),
         "cells": [
@@ -130,12 +147,26 @@ def _run(
         typer.echo(f"Wrote {folder} (cells, figures, comparison.json). A page of it: dladmm report {folder}")
 
 
-def _levels(text: str | None) -> tuple[float, ...]:
+def _announce(comparison: Any) -> None:
+    """Say on standard error what the data are, and what was decided."""
+    from dladmm.cli.announcing import OTHER_TASK
+    from dladmm.tables.content import printable
+
+    problem = comparison.problem
+    if comparison.config.network != "mlp":
+        return
+    task, notes = problem.task, problem.data.notes
+    asked = comparison.config.task != "auto" or comparison.config.dataset is not None
+    why = "" if asked else f" ({task.why}; --task {OTHER_TASK[task.kind]} for the other)"
+    lines = [f"data       {problem.data.describe()}", *(f"table      {printable(note)}" for note in notes)]
+    typer.echo("\n".join([*lines, f"task       {task.kind}, loss {task.loss}{why}"]), err=True)
+
+
+def _levels(text: str | None) -> tuple[float, ...] | None:
     from dladmm.base.errors import InputError
-    from dladmm.compare.table import TARGETS
 
     if text is None:
-        return TARGETS
+        return None
     try:
         found = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:

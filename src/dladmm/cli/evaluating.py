@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,22 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn import metrics
 from torch import Tensor
 
 from dladmm.base.errors import DataError, InputError
+from dladmm.cli.measures import of_classes, of_numbers
 from dladmm.cli.run_config import stored
 from dladmm.cli.run_data import load_graph, load_rows
 from dladmm.cli.run_origin import read_origin, with_paths
 from dladmm.cli.run_table import rows_to_predict
-from dladmm.losses import Loss
 from dladmm.training.checkpoint import load_model
 from dladmm.training.model_file import SavedModel
 
 Array = NDArray[Any]
-
-BINS = 10
-"""Rows of the table of predicted against true numbers."""
 
 FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "state-dict": ".pt"}
 """What a network can be exported as, and how the file ends."""
@@ -55,9 +50,9 @@ def evaluate_run(run: Path, file: Path | None = None, separator: str | None = No
         raise InputError(f"there are no rows to evaluate: {judged.rows}.")
     classes = model.extra.get("classes")
     found = (
-        _of_numbers(judged, model.loss)
+        of_numbers(judged.output, judged.truth, model.loss)
         if classes is None
-        else _of_classes(judged, model.loss, [str(c) for c in classes])
+        else of_classes(judged.output, judged.truth, model.loss, [str(c) for c in classes])
     )
     return {"run": str(run), "rows": judged.rows, "n_rows": len(judged.truth)} | found
 
@@ -113,53 +108,6 @@ def _of_table(model: SavedModel, file: Path, separator: str | None) -> Judged:
             f"{file}: {target!r} has {', '.join(unknown[:5])}, which the network was not trained with."
         )
     return Judged(output, np.array([places[str(label)] for label in y]), f"{file}")
-
-
-def _of_classes(judged: Judged, loss: Loss, classes: Sequence[str]) -> dict[str, Any]:
-    truth, every = judged.truth, range(len(classes))
-    chosen = loss.decision(judged.output).numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # classes that do not occur
-        balanced = float(metrics.balanced_accuracy_score(truth, chosen))
-    found: dict[str, Any] = {
-        "task": "classification",
-        "accuracy": float(np.mean(chosen == truth)),
-        "balanced_accuracy": balanced,
-        "most_frequent_class": float(np.bincount(truth.astype(int)).max() / len(truth)),
-        "log_loss": None,
-        "auc": None,
-        "classes": list(classes),
-        "confusion": metrics.confusion_matrix(truth, chosen, labels=every).tolist(),
-    }
-    try:
-        chances = loss.probabilities(judged.output).numpy()
-    except InputError:
-        return found
-    chances = chances / chances.sum(1, keepdims=True)
-    found["log_loss"] = float(metrics.log_loss(truth, chances, labels=every))
-    if len(classes) == 2 and len(np.unique(truth)) == 2:
-        found["auc"] = float(metrics.roc_auc_score(truth, chances[:, 1]))
-    elif len(np.unique(truth)) == len(classes):
-        found["auc"] = float(metrics.roc_auc_score(truth, chances, multi_class="ovr", labels=every))
-    return found
-
-
-def _of_numbers(judged: Judged, loss: Loss) -> dict[str, Any]:
-    truth = judged.truth.reshape(len(judged.truth), -1)
-    predicted = loss.decision(judged.output).numpy().reshape(truth.shape)
-    wrong = predicted - truth
-    order = np.argsort(predicted.mean(1), kind="stable")
-    parts = [part for part in np.array_split(order, BINS) if len(part)]
-    return {
-        "task": "regression",
-        "r2": float(metrics.r2_score(truth, predicted)) if len(truth) > 1 else None,
-        "mae": float(np.abs(wrong).mean()),
-        "rmse": float(np.sqrt((wrong**2).mean())),
-        "predicted_against_true": [
-            {"rows": len(part), "predicted": float(predicted[part].mean()), "true": float(truth[part].mean())}
-            for part in parts
-        ],
-    }
 
 
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:

@@ -54,7 +54,8 @@ class TableData:
 
     def describe(self) -> str:
         """The sizes in words."""
-        kind = f"{self.n_outputs} outputs" if self.classes is None else f"{len(self.classes)} classes"
+        several = "s" * (self.n_outputs != 1)
+        kind = f"{self.n_outputs} output{several}" if self.classes is None else f"{len(self.classes)} classes"
         sizes = f"{len(self.x_train)} training rows, {len(self.x_test)} test rows"
         return f"{sizes}, {self.x_train.shape[1]} features, {kind}"
 

@@ -13,13 +13,14 @@ split are the same for all.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
-from dladmm.compare.contender import METHODS, PASSES, Contender
+from dladmm.compare.contender import METHODS, Contender, passes_for
 from dladmm.report import read_report, write_figures
 from dladmm.report.data import Run
 from dladmm.runs.chosen import chosen_settings
@@ -35,14 +36,16 @@ class Comparison:
     """What is compared: the problem, the methods, how many seeds.
 
     ``methods`` are names with settings of their own, as ``adam:batch=256`` (:mod:`dladmm.compare.contender`);
-    ``changes`` are further options by name. Methods with mini-batches make ``passes`` passes, ``max_iter`` at most.
+    ``changes`` are further options by name. Methods with mini-batches make ``passes`` passes, ``max_iter`` at most;
+    None decides by the number of rows. Whether classes or numbers are predicted is decided as by ``dladmm train``. For
+    numbers every method sees targets at the same scale, and for data of one's own inputs at the same scale.
     """
 
     config: RunConfig
     methods: tuple[str, ...]
     seeds: int = 1
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    passes: int = PASSES
+    passes: int | None = None
 
     def __post_init__(self) -> None:
         if not self.methods:
@@ -54,13 +57,12 @@ class Comparison:
             Contender.parse(name)
         if self.config.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.config.network!r}.")
-        known: dict[str, Any] = {"loss": self.config.loss or "cross_entropy", "task": "classification"}
         dtype = "float32" if self.config.dtype == "auto" else self.config.dtype
-        settled = replace(self.config, max_iter=self.config.iterations, dtype=dtype, **known)
-        object.__setattr__(self, "config", settled)
+        object.__setattr__(self, "config", replace(self.config, max_iter=self.config.iterations, dtype=dtype))
         if self.config.network == "gcn":
             self._check_graph()
-        numbers = (("seeds", self.seeds), ("max_iter", self.config.max_iter), ("passes", self.passes))
+        passes = 1 if self.passes is None else self.passes
+        numbers = (("seeds", self.seeds), ("max_iter", self.config.max_iter), ("passes", passes))
         for name, value in numbers:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} must be a whole number >= 1, got {value!r}.")
@@ -70,7 +72,19 @@ class Comparison:
         """The data set, or the name of the user's own file without its place."""
         return self.config.dataset or Path(str(self.config.csv or self.config.npz)).stem
 
+    @cached_property
+    def problem(self) -> Problem:
+        """The data, read once for all methods."""
+        return Problem.load(self.config)
+
+    @property
+    def regression(self) -> bool:
+        """Whether numbers are predicted."""
+        return self.problem.task.kind == "regression"
+
     def _check_graph(self) -> None:
+        if self.config.task == "regression":
+            raise InputError("the nodes of a graph are classified; leave --task regression out.")
         for contender in self.contenders:
             if contender.method == "admm":
                 raise InputError("admm (Taylor et al.) trains MLPs only; leave it out for graphs.")
@@ -100,14 +114,17 @@ class Comparison:
             options=self.options(method),
             settings=self.settings(method, seed),
             activation=c.activation,
-            loss=str(c.loss),
+            loss=self.problem.task.loss,
             dtype=c.dtype,
             diagnostics_every=1,  # measuring is not timed, and says when an accuracy was reached
         )
 
     def iterations(self, contender: Contender) -> int:
         """Iterations at most; with mini-batches these are passes over the data."""
-        most = min(self.passes, self.config.max_iter) if contender.counts_passes else self.config.max_iter
+        most = self.config.max_iter
+        if contender.counts_passes:
+            passes = passes_for(self.problem.samples or 0) if self.passes is None else self.passes
+            most = min(passes, most)
         return int(contender.options.get("max_iter", most))
 
     def options(self, method: str) -> dict[str, Any]:
@@ -121,6 +138,8 @@ class Comparison:
             chosen = {key: value for key, value in known.items() if key not in ("hidden", "max_iter")}
         if self.config.regularizer is not None:
             chosen["regularizer"] = self.config.penalty()
+        if self.config.network == "mlp" and self.config.dataset is None:
+            chosen["scale_inputs"] = True  # columns of a user's own table have any unit
         own = {key: value for key, value in contender.options.items() if key != "max_iter"}
         return chosen | self.changes.get(contender.method, {}) | own
 
@@ -134,12 +153,14 @@ class Comparison:
             "seed": seed,
             "hidden": list(c.widths),
             "activation": c.activation,
-            "loss": c.loss,
+            "loss": self.problem.task.loss,
             "max_iter": self.iterations(contender),
             "dtype": c.dtype,
             **defaults(contender.method, c.network, batches="batch_size" in contender.options),
             **self.options(method),
         }
+        if self.regression:
+            settings |= {"task": "regression", "scale_targets": True}
         return plain(settings)
 
 
@@ -151,9 +172,10 @@ def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) 
         str(check_device(comparison.config.device)),
         say=lambda line: None,
         hint="choose another --out",
-        load=lambda cell: Problem.load(comparison.config),
+        load=lambda cell: comparison.problem,
         bars=progress,
         curves=True,
+        tested=True,
     )
     if not run_cells(cells, out, session):
         return None

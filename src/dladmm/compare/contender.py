@@ -14,8 +14,16 @@ OWN = ("dladmm", "accelerated", "streaming")
 METHODS = (*OWN, *baselines.METHODS)
 """dlADMM in convergent, accelerated and streaming mode, and the baselines."""
 
-PASSES = 10
-"""Passes of a method with mini-batches, where none are given."""
+USUAL = (*METHODS, "adam:batch=32")
+"""What is compared where no methods are named; mini-batch Adam is what most people would use instead."""
+
+FEWEST_PASSES, MOST_PASSES, ROWS_SEEN = 10, 100, 256_000
+"""Passes of methods with mini-batches where none are given: as many as make so many rows, within these bounds."""
+
+
+def passes_for(n_rows: int) -> int:
+    """The same for every method with mini-batches; small tables need many passes for enough steps."""
+    return min(MOST_PASSES, max(FEWEST_PASSES, -(-ROWS_SEEN // max(n_rows, 1))))
 
 
 def _flag(text: str) -> bool:

@@ -16,13 +16,12 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from dladmm.base.errors import InputError
+from dladmm.report.measured import LARGEST_NUMBER, checked_standing, checked_tested
 
 Column = list[float | None]
 
 HISTORY, METRICS, CERTIFICATE = "history.csv", "metrics.json", "certificate.txt"
 LARGEST_FILE = 64 * 2**20
-LARGEST_NUMBER = 1e200
-"""Larger values are treated as gaps, like infinity, so that no mean, square or axis overflows."""
 PLACES = ("out", "data_dir", "config", "resume")
 """Settings that are paths on somebody's machine; they are not shown, because pages are shared."""
 SOURCES = ("dataset", "csv", "npz", "target")
@@ -63,6 +62,8 @@ class Run:
     machine : dict
     standing : dict
         What the network does beside a constant answer and a linear model; empty if the run did not record it.
+    tested : dict
+        More measures of the test rows (confusion matrix, MAE, ...), as ``dladmm evaluate`` has them; may be empty.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Run:
     words: tuple[str, ...]
     machine: dict[str, Any]
     standing: dict[str, Any] = field(default_factory=dict)
+    tested: dict[str, Any] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -203,21 +205,9 @@ def _read_run(folder: Path, name: str) -> Run:
         certificate=certificate,
         words=tuple(line.strip() for line in words if line.strip()),
         machine=part("machine", dict, {}),
-        standing=_standing(part("standing", dict, {}), folder / METRICS),
+        standing=checked_standing(part("standing", dict, {}), folder / METRICS),
+        tested=checked_tested(part("tested", dict, {}), folder / METRICS),
     )
-
-
-def _standing(found: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The comparison of a run, its entries checked; empty if there is none."""
-    if not found:
-        return {}
-    texts = all(isinstance(found.get(key), str) for key in ("measure", "rows"))
-    finite = [value for key in ("network", "constant", "linear") if (value := found.get(key)) is not None]
-    numbers = all(type(value) in (int, float) and abs(value) <= LARGEST_NUMBER for value in finite)
-    said = found.get("warning") is None or isinstance(found["warning"], str)
-    if not (texts and numbers and said and "network" in found and "constant" in found):
-        raise InputError(f"{path}: 'standing' does not hold what a run writes there.")
-    return found
 
 
 _KINDS: dict[type, str] = {dict: "an object", str: "a text"}

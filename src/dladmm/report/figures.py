@@ -52,7 +52,7 @@ def write_figures(
     report : Report
     folder : str or path
     seconds : bool, default False
-        Also plot accuracies against the time of training, as NAME-by-seconds.
+        Also plot accuracies and R^2 against the time of training, as NAME-by-seconds.
     titles : collection of str, optional
         Only figures with these titles.
 
@@ -69,7 +69,8 @@ def write_figures(
     all_figures = [figure for some in figures_of(group_runs(report.runs)) for figure in some]
     figures = [(figure, "iteration") for figure in all_figures if titles is None or figure.title in titles]
     if seconds:
-        timed = [f for f, _ in figures if f.has_seconds and "accuracy" in f.y_label.lower()]
+        judged = ("accuracy", "r^2", "explained variance")
+        timed = [f for f, _ in figures if f.has_seconds and any(word in f.title.lower() for word in judged)]
         figures += [(figure, "seconds") for figure in timed]
     try:
         target.mkdir(parents=True, exist_ok=True)

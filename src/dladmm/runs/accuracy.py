@@ -38,6 +38,6 @@ def by_iteration(run: Run, column: str = "val_accuracy") -> dict[int, float]:
     return {int(k): value for k, value in pairs if k is not None and value is not None}
 
 
-def first_reaching(run: Run, accuracy: float) -> int | None:
-    """The first iteration whose test accuracy was not below this; None where there is none."""
-    return next((k for k, value in by_iteration(run).items() if value >= accuracy), None)
+def first_reaching(run: Run, level: float, column: str = "val_accuracy") -> int | None:
+    """The first iteration whose test accuracy (or R^2) was not below this; None where there is none."""
+    return next((k for k, value in by_iteration(run, column).items() if value >= level), None)

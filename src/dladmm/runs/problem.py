@@ -16,6 +16,7 @@ from dladmm.api import train_graph as graph_api
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_rows
+from dladmm.cli.task import CLASSES, Task
 from dladmm.network.chain import mlp
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
@@ -48,6 +49,11 @@ class Problem:
     @classmethod
     def load(cls, config: RunConfig) -> Problem:
         return cls(config.network, load_graph(config) if config.network == "gcn" else load_rows(config))
+
+    @property
+    def task(self) -> Task:
+        """What is learnt from the targets, and by which loss; the nodes of a graph are classified."""
+        return self.data.task if isinstance(self.data, TableData) else CLASSES
 
     @property
     def samples(self) -> int | None:
@@ -93,6 +99,10 @@ class Problem:
             network = self.networks[self.network](rows, trainer, hidden, activation)
             problem = (network, rows.x_train, rows.y_train)
             arguments["validation"] = (rows.x_test, rows.y_test)
+            if (
+                rows.task.kind == "regression"
+            ):  # y in the same units for every method, whatever its own default
+                arguments = {"scale_targets": True} | arguments
         if trainer not in baselines.METHODS:
             arguments = {"mode": "convergent"} | arguments
         with warnings.catch_warnings():

@@ -19,8 +19,10 @@ from dladmm import datasets
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback, ProgressBar
+from dladmm.cli.measures import of_test_rows
 from dladmm.cli.run_data import rows_of
 from dladmm.datasets import ImageData
+from dladmm.losses import get_loss
 from dladmm.runs.accuracy import AccuracyAt
 from dladmm.runs.estimate import Clock, words
 from dladmm.runs.experiment import Experiment
@@ -48,7 +50,7 @@ class Session:
     cells again whose settings have changed; ``collect`` runs none and sums up what is there. ``networks`` and
     ``measures`` are what an experiment may name besides the library's own networks and trainers; ``load`` reads the
     data of a cell. ``bars`` shows a progress bar per cell instead of a line, ``curves`` draws a picture into each
-    folder.
+    folder, ``tested`` stores more measures of the test rows than the history has.
     """
 
     out: Path
@@ -66,6 +68,7 @@ class Session:
     load: Callable[[Cell], Problem] | None = None
     bars: bool = False
     curves: bool = False
+    tested: bool = False
     interrupted: bool = False
     problems: dict[str, Problem] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
@@ -208,6 +211,8 @@ def train(cell: Cell, session: Session, callbacks: list[Any]) -> Result:
 
 def keep(result: Result, cell: Cell, into: Path, session: Session, **measured: Any) -> None:
     """Store a finished run; how many rows it was trained on goes with it."""
-    samples = session.problem(cell).samples
-    measured |= {} if samples is None else {"samples": samples}
+    problem = session.problem(cell)
+    measured |= {} if problem.samples is None else {"samples": problem.samples}
+    if session.tested:
+        measured["tested"] = of_test_rows(result.module, problem.data, get_loss(cell.loss))
     save(result, into, cell.settings, curves=session.curves, **measured)

@@ -1,0 +1,100 @@
+"""How good a network is on rows with known targets: what ``dladmm evaluate``, tables and reports say of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn import metrics
+from torch import Tensor, nn
+
+from dladmm.base.errors import InputError
+from dladmm.cli.run_data import TableData
+from dladmm.datasets import GraphData
+from dladmm.losses import Loss
+
+Array = NDArray[Any]
+
+BINS = 10
+"""Rows of the table of predicted against true numbers."""
+
+MOST_SHOWN = 30
+"""Classes whose confusion matrix is stored with a run."""
+
+
+@torch.no_grad()
+def of_test_rows(module: nn.Module, data: TableData | GraphData, loss: Loss) -> dict[str, Any] | None:
+    """What a trained network does on the test rows or nodes; None where there are none, or its outputs overflow."""
+    first = next(module.parameters())
+    if isinstance(data, TableData):
+        truth, classes = np.asarray(data.y_test), data.classes
+        rows = torch.split(torch.as_tensor(np.asarray(data.x_test)), 8192)
+        output = torch.cat([module(part.to(first)) for part in rows])
+    else:
+        held = np.asarray(data.test_mask)
+        truth, classes = np.asarray(data.y)[held], list(range(data.n_classes))
+        output = module(data.x.to(first), data.edge_index.to(first.device))[torch.as_tensor(held)]
+    output = output.double().cpu()
+    if len(truth) == 0 or not bool(output.isfinite().all()):
+        return None
+    found = (
+        of_numbers(output, truth, loss)
+        if classes is None
+        else of_classes(output, truth, loss, [str(c) for c in classes])
+    )
+    if classes is not None and len(classes) > MOST_SHOWN:
+        del found["confusion"], found["classes"]
+    return {"n_rows": len(truth)} | found
+
+
+def of_classes(output: Tensor, truth: Array, loss: Loss, classes: Sequence[str]) -> dict[str, Any]:
+    """Accuracy, balanced accuracy, log loss, AUC and confusion matrix of outputs (N, n_classes) for classes (N,)."""
+    every = range(len(classes))
+    chosen = loss.decision(output).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # classes that do not occur
+        balanced = float(metrics.balanced_accuracy_score(truth, chosen))
+    found: dict[str, Any] = {
+        "task": "classification",
+        "accuracy": float(np.mean(chosen == truth)),
+        "balanced_accuracy": balanced,
+        "most_frequent_class": float(np.bincount(truth.astype(int)).max() / len(truth)),
+        "log_loss": None,
+        "auc": None,
+        "classes": list(classes),
+        "confusion": metrics.confusion_matrix(truth, chosen, labels=every).tolist(),
+    }
+    try:
+        chances = loss.probabilities(output).numpy()
+    except InputError:
+        return found
+    chances = chances / chances.sum(1, keepdims=True)
+    found["log_loss"] = float(metrics.log_loss(truth, chances, labels=every))
+    if len(classes) == 2 and len(np.unique(truth)) == 2:
+        found["auc"] = float(metrics.roc_auc_score(truth, chances[:, 1]))
+    elif len(np.unique(truth)) == len(classes):
+        found["auc"] = float(metrics.roc_auc_score(truth, chances, multi_class="ovr", labels=every))
+    return found
+
+
+def of_numbers(output: Tensor, truth: Array, loss: Loss) -> dict[str, Any]:
+    """R^2, MAE, RMSE, and predicted against true in bins, of outputs (N, n_outputs) for targets of that shape."""
+    truth = truth.reshape(len(truth), -1)
+    predicted = loss.decision(output).numpy().reshape(truth.shape)
+    wrong = predicted - truth
+    order = np.argsort(predicted.mean(1), kind="stable")
+    parts = [part for part in np.array_split(order, BINS) if len(part)]
+    return {
+        "task": "regression",
+        "r2": float(metrics.r2_score(truth, predicted)) if len(truth) > 1 else None,
+        "mae": float(np.abs(wrong).mean()),
+        "rmse": float(np.sqrt((wrong**2).mean())),
+        "predicted_against_true": [
+            {"rows": len(part), "predicted": float(predicted[part].mean()), "true": float(truth[part].mean())}
+            for part in parts
+        ],
+    }
