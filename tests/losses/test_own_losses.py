@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,8 @@ from dladmm import CallableLoss, InputError, mlp
 from dladmm.api.train import EstimatedConstant
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import estimated
+from dladmm.losses.sampling import sampled_curvature
+from dladmm.training.result import ConvergenceNotGuaranteed
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4))
@@ -67,3 +71,71 @@ def test_masked_rows_do_not_count():
     )  # fmt: skip
     assert weighted.certificate.certified
     assert weighted.history["val_loss"][-1] < 10.0
+
+
+def five_squares(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return 5 * ((z - target) ** 2).sum(1)  # H is 10
+
+
+def concave(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return -half_square(z, target)
+
+
+def wave(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return torch.sin(z - target).sum(1)
+
+
+def mostly_convex(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return half_square(z, target) - 0.8 * (z[:, 0] - target[:, 0]) * (z[:, 1] - target[:, 1]) * 1.5
+
+
+class OwnHinge(CallableLoss):
+    """A subclass is as much a loss of one's own as a function."""
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (CallableLoss(five_squares, H=1.0), "H = 1 is too small: a curvature of 10 "),
+        (OwnHinge(five_squares, H=9.9), "H = 9.9 is too small: a curvature of 10 "),
+        (CallableLoss(concave, H=1.0), r"not convex.* curvature of -1 "),
+        (CallableLoss(wave, H=1.0), "not convex"),
+        (CallableLoss(mostly_convex, H=3.0), r"not convex.* curvature of -0.2 "),
+    ],
+    ids=["H", "H by 1 %", "concave", "wave", "one direction"],
+)
+def test_a_loss_that_contradicts_what_is_said_of_it_is_not_certified(loss, words):
+    with pytest.warns(ConvergenceNotGuaranteed, match=words):
+        result = train(mlp([4, 3, 2]), X, Y, loss=loss, rho=30.0, max_iter=2, dtype="float64")
+    certificate = result.certificate
+    assert not certificate.certified
+    assert not certificate.covered
+    text = str(certificate)
+    assert re.search(words, text.split("\n")[0]), text
+    assert "guaranteed at every iteration" not in text
+    assert "critical points" not in text
+    assert str(Certificate.from_dict(certificate.to_dict())) == text
+
+
+@pytest.mark.parametrize(("fn", "true"), [(half_square, 1.0), (smooth_distance, 1.0), (logistic, 0.25)])
+@pytest.mark.parametrize("scale", [1.0, 1e9])
+def test_a_right_constant_is_never_contradicted(fn, true, scale):
+    found = sampled_curvature(CallableLoss(fn, H=true), torch.from_numpy(scale * np.abs(Y)))
+    assert found.fits(true), found
+    if scale == 1.0:
+        assert found.largest > 0.95 * true
+
+
+def test_row_weights_count_in_the_sampled_curvature():
+    with pytest.warns(ConvergenceNotGuaranteed, match="H = 1 is too small: a curvature of 10 "):
+        result = train(
+            mlp([4, 3, 2]), X, Y, loss=CallableLoss(five_squares, H=1.0), max_iter=1, target_mask=[True] * 60
+        )
+    assert result.certificate.sampled.largest == pytest.approx(10, rel=1e-3)
+
+
+def test_a_loss_that_knows_float32_only_is_refused_before_training():
+    matrix = torch.eye(2)
+    loss = CallableLoss(lambda z, target: half_square((z - target) @ matrix, 0 * target), H=1.0)
+    with pytest.raises(InputError, match=r"fails on float64 .* z\.new_tensor"):
+        train(mlp([4, 3, 2]), X, Y, loss=loss, max_iter=1)

@@ -93,7 +93,25 @@ def test_after_restoring_all_variables_fit_and_the_certificate_speaks_of_them(bl
     assert result.certificate.primal_residual.reported == 0.0
     assert result.certificate.primal_residual.recomputed < 1e-5  # in float64, what float32 rounded
     assert result.certificate.agrees
-    assert result.certificate.certified, str(result.certificate)
+
+
+def test_a_restored_network_is_not_certified_by_the_history_of_another_iterate(blobs, overfitting):
+    stop = EarlyStopping(patience=4)
+    result = train(mlp([5, 8, 3]), *blobs, callbacks=[stop], **overfitting)
+    certificate = result.certificate
+    assert certificate.restored == stop.best_iteration < result.history.n_iter
+    assert certificate.covered
+    assert certificate.sufficient_descent
+    assert not certificate.certified
+    assert f"Not certified: the network handed back is that of iteration {stop.best_iteration}" in str(
+        certificate
+    )
+    assert f"those of the run of {result.history.n_iter} iterations" in str(certificate)
+    whole = train(
+        mlp([5, 8, 3]), *blobs, callbacks=[EarlyStopping(patience=4, restore_best=False)], **overfitting
+    )
+    assert whole.certificate.restored is None
+    assert whole.certificate.certified, str(whole.certificate)
 
 
 def test_without_restoring_the_last_iterate_stays(blobs, overfitting):

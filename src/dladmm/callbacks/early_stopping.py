@@ -87,7 +87,8 @@ class EarlyStopping(Callback):
         self._resumed = False
         if self.restore_best and self._params is not None and self.best_iteration != trainer.history.n_iter:
             device = trainer.state.u.device
-            trainer.restore([{name: p.to(device) for name, p in block.items()} for block in self._params])
+            params = [{name: p.to(device) for name, p in block.items()} for block in self._params]
+            trainer.restore(params, self.best_iteration)
 
     def on_train_end(self, trainer: Trainer, result: Result) -> None:
         self._params = None

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from dladmm.engine.certificate_text import sentences
 from dladmm.engine.double import in_double, resolvable, small_enough
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
+from dladmm.losses.sampling import Curvature, curvature_of
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Certificate:
     rounding. ``exempt`` lists iterations the theory says nothing about: the first, where the start did not obey
     Lemma 2, and those at which rho changed. ``H_estimated`` says that H is no constant of the loss but an estimate
     from the targets (:func:`dladmm.losses.estimated`): then what is claimed of the run is as good as the estimate.
+    ``sampled``: extreme curvatures found of a loss of one's own. ``restored``: the iteration whose network was put
+    back at the end, of which and of whose forward pass the numbers of the end are.
     """
 
     H: float
@@ -78,6 +81,8 @@ class Certificate:
     constrained: bool = False
     resolved: bool = True
     failed: bool = False
+    sampled: Curvature | None = None
+    restored: int | None = None
     writer: Callable[..., None] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -116,7 +121,8 @@ class Certificate:
     def certified(self) -> bool:
         """Covered by the theory, and everything it promises was seen, in at least one iteration."""
         seen = self.monotone and self.sufficient_descent and self.bounded and self.agrees
-        return self.covered and seen and self.resolved and not self.failed and self.iterations > 0
+        whole = self.resolved and not self.failed and self.restored is None and self.iterations > 0
+        return self.covered and seen and whole
 
     def save(self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> None:
         """Write claims and the tensors they speak of to a file that ``dladmm verify`` checks (docs/certificates.md).
@@ -136,32 +142,23 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("monotone", "sufficient_descent", "bounded", "agrees", "certified", "smallest_safe_rho")
-        plain: dict[str, Any] = _plain(
-            asdict(replace(self, writer=None)) | {name: getattr(self, name) for name in names}
-        )
+        held = asdict(replace(self, writer=None)) | {name: getattr(self, name) for name in names}
+        plain: dict[str, Any] = _plain(held)
         del plain["writer"]
         return plain
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Certificate:
         """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
-        later = {
-            "baseline",
-            "H_estimated",
-            "streaming",
-            "largest_rise",
-            "constrained",
-            "resolved",
-            "failed",
-            "writer",
-        }  # files written before there were these lack them
-        known = {
-            name: values[name] for name in cls.__dataclass_fields__ if name in values or name not in later
+        known = {  # files written before there were the fields with a default lack them
+            name: values[name]
+            for name, field in cls.__dataclass_fields__.items()
+            if name in values or field.default is MISSING
         }
         for name, value in known.items():
             if isinstance(value, dict):
                 numbers = {key: math.nan if item is None else item for key, item in value.items()}
-                known[name] = Recomputed(**numbers)
+                known[name] = (Curvature if name == "sampled" else Recomputed)(**numbers)
             elif isinstance(value, list):
                 known[name] = tuple(value)
         return cls(**known)
@@ -202,6 +199,8 @@ def certify(
         and baseline is None
         and not any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain)))
     )
+    sampled = curvature_of(engine.risk, state.outputs[-1]) if covered else None
+    covered = covered and (sampled is None or sampled.fits(H))
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []
     for k in range(1, len(lagrangian)):
@@ -252,6 +251,7 @@ def certify(
         largest_rise=_largest_rise(lagrangian) if streaming else None,
         constrained=any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain))),
         resolved=not covered or resolvable(own),
+        sampled=sampled,
     )
 
 

@@ -53,8 +53,10 @@ def sentences(c: Certificate) -> list[str]:
         f"Certified: everything the theory promises was seen in {c.iterations} iterations."
         if c.certified
         else "Not certified: " + _why_not(c),
-        "  " + guarantee(c.rho, c.H, c.follows_forward),
+        "  "
+        + (guarantee(c.rho, c.H, c.follows_forward) if _fits(c) else "Nothing is promised of such a loss."),
         *_of_estimate(c),
+        *_of_restored(c),
         f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
         + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
         f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
@@ -115,6 +117,7 @@ def _of_baseline(c: Certificate) -> list[str]:
 def _seen_of_objective(c: Certificate) -> list[str]:
     agree = "agrees" if c.agrees else "does NOT agree"
     return [
+        *_of_restored(c),
         f"  Largest entry of any variable {c.largest_norm:.3g}.",
         f"  Recomputed from raw data: objective {c.lagrangian.recomputed:.6g} (reported {c.lagrangian.reported:.6g}), "
         f"which {agree}.",
@@ -130,12 +133,28 @@ def _of_estimate(c: Certificate) -> list[str]:
     ]
 
 
+def _fits(c: Certificate) -> bool:
+    """Whether sampling found nothing that contradicts H and convexity."""
+    return c.sampled is None or c.sampled.fits(c.H)
+
+
+def _of_restored(c: Certificate) -> list[str]:
+    if c.restored is None:
+        return []
+    return [
+        f"  Descent and rates are those of the run of {c.iterations} iterations; values and residuals of the end are "
+        f"those of the network of iteration {c.restored} and its forward pass."
+    ]
+
+
 def _limit_points(c: Certificate) -> str:
     """Theorem 2: what is claimed of limit points."""
     if c.follows_forward:
         return "  Nothing is claimed of limit points: some rows are no variables of the problem."
     if c.constrained:
         return "  Nothing is claimed of limit points: Theorem 2 needs a continuous penalty, not a constraint."
+    if not c.covered:
+        return "  Nothing is claimed of limit points."
     if c.continuous:
         where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
         return f"  Limit points {where} critical points (Theorem 2)."
@@ -148,8 +167,20 @@ def _why_not(c: Certificate) -> str:
         reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
     elif c.constrained:
         reasons.append("the penalty is a constraint, and the theorems need a continuous one")
+    elif c.sampled is not None and c.sampled.concave(c.H):
+        reasons.append(
+            f"the loss is not convex (a curvature of {c.sampled.smallest:.4g} was found by sampling)"
+        )
+    elif c.sampled is not None and c.sampled.exceeds(c.H):
+        reasons.append(
+            f"H = {c.H:.4g} is too small: a curvature of {c.sampled.largest:.4g} was found by sampling the loss"
+        )
     elif not c.covered:
         reasons.append("rho is not above 2H")
+    if c.restored is not None:
+        reasons.append(
+            f"the network handed back is that of iteration {c.restored}, not the run's last iterate"
+        )
     if c.iterations == 0:
         reasons.append("no iteration was made")
     if c.failed:

@@ -73,6 +73,11 @@ class Loss(Named, ABC):
     """Whether :meth:`prox` is exact; otherwise the risk solves it by FISTA."""
 
     @property
+    def own(self) -> bool:
+        """Whether the loss is not one of this library: its H and its convexity are then tried by sampling."""
+        return not type(self).__module__.startswith("dladmm.")
+
+    @property
     def lacks_H(self) -> bool:
         """Whether H is not known and has to be estimated from the targets before training."""
         return False

@@ -18,6 +18,7 @@ from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.losses.base import Kind, Loss, Risk, holds_labels, yes_no
 from dladmm.losses.classification import BinaryLogistic, normalised
 from dladmm.losses.regression import Squared
+from dladmm.losses.sampling import sampled_curvature
 from dladmm.losses.units import Units, standard
 
 
@@ -55,6 +56,10 @@ class CallableLoss(Loss):
             object.__setattr__(self, "H", number("H", self.H, low=0.0, strict=True))
         if self.kind not in ("classification", "regression"):
             raise InputError(f"kind must be 'classification' or 'regression'; got {self.kind!r}")
+
+    @property
+    def own(self) -> bool:
+        return True
 
     @property
     def lacks_H(self) -> bool:
@@ -162,15 +167,11 @@ class RowsOfMean:
         return found
 
 
-SCALES, POWER_STEPS = (0.0, 0.1, 1.0, 3.0, 10.0), 12
-"""Distances from zero and from the targets at which the curvature is sampled, and steps of power iteration there."""
-
-
 def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
     """A copy of the loss whose H is twice the largest curvature found by sampling.
 
-    Power iteration on differences of gradients, row by row in float64, around zero and around the targets. The largest
-    curvature found is a lower bound of H; the factor 2 is a safety margin, not a proof.
+    :func:`~dladmm.losses.sampling.sampled_curvature` looks around zero and around the targets. The largest curvature
+    found is a lower bound of H; the factor 2 is a safety margin, not a proof.
 
     Parameters
     ----------
@@ -183,22 +184,7 @@ def estimated(loss: CallableLoss, target: Tensor) -> CallableLoss:
     CallableLoss
         The same loss with ``H`` set and ``H_estimated=True``.
     """
-    some = target[:: max(1, len(target) // 256)].double()
-    generator = torch.Generator().manual_seed(0)
-
-    def random() -> Tensor:
-        return torch.randn(some.shape, generator=generator, dtype=torch.float64).to(some.device)
-
-    largest = 0.0
-    for centre in (torch.zeros_like(some), some):
-        for scale in SCALES:
-            z = centre + scale * random()
-            slope, direction = loss.gradient(z, some), random()
-            for _ in range(POWER_STEPS):
-                direction = 1e-4 * direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
-                change = loss.gradient(z + direction, some) - slope
-                largest = max(largest, float((change.norm(dim=1) / 1e-4).max()))
-                direction = torch.where(change.norm(dim=1, keepdim=True) > 0, change, random())
+    largest = sampled_curvature(loss, target).largest
     if not (math.isfinite(largest) and largest > 0):
         raise InputError(
             "H could not be estimated: the loss has no finite curvature; give CallableLoss an H."

@@ -282,7 +282,9 @@ def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate
         trainer.baseline,
         trainer.options.mode == "streaming",
     )
-    certificate = replace(certificate, failed=status is Status.NON_FINITE)
+    certificate = replace(
+        certificate, failed=status is Status.NON_FINITE, restored=trainer.restored_from if restored else None
+    )
     if not restored:
         writer = None if trainer.given is None else writer_of(trainer, status)
         return replace(certificate, writer=writer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, product_precision
 from dladmm.compute.recording import Replayed
 from dladmm.engine.batches import Batches
-from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.method import Method, MethodFactory
 from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
 from dladmm.engine.streaming import Streaming
@@ -44,7 +42,8 @@ from dladmm.training.diagnostics import (
     vital_signs,
 )
 from dladmm.training.passes import Passes
-from dladmm.training.result import ConvergenceNotGuaranteed, Result
+from dladmm.training.promise import promise_of, warn_unless_covered
+from dladmm.training.result import Result
 
 
 class Trainer:
@@ -112,6 +111,7 @@ class Trainer:
             )
         self._requested: Status | None = None
         self._restored = False
+        self.restored_from: int | None = None
         self.engine.how = execution_of(options, self.method, self.engine)
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded:
@@ -120,15 +120,11 @@ class Trainer:
     @property
     def guarantee(self) -> str:
         """What the theory promises of the run as it starts, in words."""
-        accelerated, streaming = (self.options.mode == mode for mode in ("accelerated", "streaming"))
-        H, follows = self.engine.risk.H, self.engine.chain.follows_forward
-        return guarantee(self._starting_rho, H, follows, accelerated, self.baseline, streaming)
+        return promise_of(self, self._starting_rho)
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
-        covers = self.options.mode == "convergent" and self.baseline is None
-        if covers and self.state.rho <= 2 * self.engine.risk.H:
-            warnings.warn(self.guarantee, ConvergenceNotGuaranteed, stacklevel=2)
+        warn_unless_covered(self)
         self._requested = None
         if self.passes is not None:
             self.passes.begin()
@@ -177,10 +173,13 @@ class Trainer:
         self._requested = self._agreement.status(self._requested)
         return self._requested
 
-    def restore(self, params: list[dict[str, Tensor]]) -> None:
-        """Put other parameters in place, and all variables to their forward pass so that they fit."""
+    def restore(self, params: list[dict[str, Tensor]], iteration: int | None = None) -> None:
+        """Put other parameters in place, and all variables to their forward pass so that they fit.
+
+        ``iteration`` is the one that the parameters are of, the last one unless given.
+        """
         self.state = self.engine.feasible_state(params, self.state.rho, self.state.nu)
-        self._restored = True
+        self._restored, self.restored_from = True, self.history.n_iter if iteration is None else iteration
 
     def _loop(self) -> Status:
         if self.history.n_iter and has_converged(self.engine, self.state, self.options, self.history):
@@ -239,7 +238,7 @@ class Trainer:
         previous = self.history.last("lagrangian")
         descent = (self.start if previous is None else previous) - float(row["lagrangian"] or 0.0)
         self.history.append(iteration=k, seconds=seconds, descent=descent, **row)
-        self._restored = False
+        self._restored, self.restored_from = False, None
         return None
 
     @property
