@@ -199,7 +199,7 @@ def certify(
         and baseline is None
         and not any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain)))
     )
-    sampled = curvature_of(engine.risk, state.outputs[-1]) if covered else None
+    sampled = curvature_of(engine.risk, state.outputs[-1]) if covered and engine.risk.loss.own else None
     covered = covered and (sampled is None or sampled.fits(H))
     slack = rounding_slack(state.outputs[-1].dtype)
     rises, shortfalls = [], []

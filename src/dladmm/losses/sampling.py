@@ -92,10 +92,8 @@ def sampled_curvature(loss: Loss, target: Tensor, *points: Tensor) -> Curvature:
     return Curvature(smallest, largest)
 
 
-def curvature_of(risk: Risk, z: Tensor) -> Curvature | None:
-    """The curvatures of R found around outputs z, on all ranks, of a loss of one's own; None for built-in losses."""
-    if not risk.loss.own:
-        return None
+def curvature_of(risk: Risk, z: Tensor) -> Curvature:
+    """The curvatures of R found around outputs z and elsewhere, on all ranks."""
     found = sampled_curvature(risk.loss, risk.target, risk.flat(z))
     pair = torch.tensor([-found.smallest, found.largest], dtype=torch.float64, device=risk.target.device)
     down, largest = risk.comm.largest(pair)[0].tolist()

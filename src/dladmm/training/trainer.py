@@ -42,8 +42,7 @@ from dladmm.training.diagnostics import (
     vital_signs,
 )
 from dladmm.training.passes import Passes
-from dladmm.training.promise import promise_of, warn_unless_covered
-from dladmm.training.result import Result
+from dladmm.training.result import Result, promise_of, warn_unless_covered
 
 
 class Trainer:
@@ -124,7 +123,8 @@ class Trainer:
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
-        warn_unless_covered(self)
+        if self.options.mode == "convergent" and self.baseline is None:
+            warn_unless_covered(self)
         self._requested = None
         if self.passes is not None:
             self.passes.begin()
