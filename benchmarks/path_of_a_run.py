@@ -21,12 +21,11 @@ def files_of(run: Callable[[], Any]) -> list[str]:
     """The files of the package in which functions are called while ``run`` runs, module bodies not counted."""
     import dladmm
 
-    root, found = Path(dladmm.__file__).parent, set()
+    root, called = Path(dladmm.__file__).parent, set()
 
     def seen(frame: FrameType, event: str, arg: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(str(root)):
-            found.add(str(Path(code.co_filename).relative_to(root)))
+        if event == "call":
+            called.add(frame.f_code)
 
     run()  # what is imported on the way has class bodies, which are no part of the path
     sys.setprofile(seen)
@@ -34,7 +33,8 @@ def files_of(run: Callable[[], Any]) -> list[str]:
         run()
     finally:
         sys.setprofile(None)
-    return sorted(found)
+    files = {Path(code.co_filename) for code in called if code.co_name != "<module>"}
+    return sorted(str(path.relative_to(root)) for path in files if path.is_relative_to(root))
 
 
 def estimator() -> None:

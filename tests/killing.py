@@ -25,27 +25,32 @@ from dladmm import mlp
 from dladmm.callbacks import Checkpoint
 from dladmm.training.checkpoint import iteration_of, latest
 
-MAX_ITER = 400
+SHORTEST, LONGEST = 40, 400
 
 
-def run(callbacks):
+def iterations(kills):
+    """Few kills need no long run, and many should meet it at every stage."""
+    return min(max(SHORTEST, 12 * kills), LONGEST)
+
+
+def run(callbacks, max_iter):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 60)
     X = rng.normal(size=(60, 5)) + np.eye(3, 5)[y]
-    settings = {"max_iter": MAX_ITER, "eps_abs": 0.0, "eps_rel": 0.0, "diagnostics_every": 1}
+    settings = {"max_iter": max_iter, "eps_abs": 0.0, "eps_rel": 0.0, "diagnostics_every": 1}
     return train(mlp([5, 6, 3]), X, y, validation=(X[:20], y[:20]), callbacks=callbacks, **settings)
 
 
-def resumed(folder):
-    return run([Checkpoint(folder, every=1, resume=True)])
+def resumed(folder, max_iter):
+    return run([Checkpoint(folder, every=1, resume=True)], max_iter)
 
 
-def child(folder):
+def child(folder, max_iter):
     """A process that goes on with the run until it is killed or done."""
     pid = os.fork()
     if pid == 0:
         try:
-            resumed(folder)
+            resumed(folder, max_iter)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -56,6 +61,7 @@ def child(folder):
 def main(kills: int, seed: int) -> dict[str, object]:
     torch.set_num_threads(1)
     random.seed(seed)
+    max_iter = iterations(kills)
     killed, lost, reached, leftovers = 0, 0, [], 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,7 +69,7 @@ def main(kills: int, seed: int) -> dict[str, object]:
             if killed == kills:
                 break
             before = latest(folder)
-            pid = child(folder)
+            pid = child(folder, max_iter)
             time.sleep(random.uniform(0.005, 0.12))
             os.kill(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
@@ -78,7 +84,7 @@ def main(kills: int, seed: int) -> dict[str, object]:
             lost += after is None and before is not None
             reached.append(-1 if after is None else iteration_of(after))
             leftovers += sum(path.suffix == ".tmp" for path in folder.iterdir())
-        last, whole = resumed(folder), run([])
+        last, whole = resumed(folder, max_iter), run([], max_iter)
         equal = all(torch.equal(a, b) for a, b in zip(tensors(last), tensors(whole), strict=True))
         equal &= last.history["lagrangian"] == whole.history["lagrangian"]
         remaining = sorted(path.name for path in folder.iterdir())

@@ -304,17 +304,17 @@ def test_default_passes():
 
 
 @pytest.mark.slow
-def test_a_million_rows_in_little_memory():
-    """10^6 x 100 generated rows (400 MB as float32, 800 as generated): memory grows by far less, accuracy is kept."""
+def test_more_rows_than_memory_may_hold():
+    """400,000 x 100 generated rows (160 MB): memory grows by less, and one pass learns from all of them."""
     rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(100, 6)) / 10, rng.normal(size=(6, 5))
+    first, second = rng.normal(size=(100, 6)).astype(np.float32) / 10, rng.normal(size=(6, 5))
 
     def labelled(n_rows, seed):
-        X = np.random.default_rng(seed).normal(size=(n_rows, 100))
-        return X.astype(np.float32), (np.tanh(3 * X @ first) @ second).argmax(1)
+        X = np.random.default_rng(seed).standard_normal((n_rows, 100), dtype=np.float32)
+        return X, (np.tanh(3 * X @ first) @ second).argmax(1)
 
     def batches():
-        for j in range(1000):
+        for j in range(400):
             yield labelled(1000, j + 1)
 
     X, y = labelled(4000, 10_001)
@@ -323,11 +323,8 @@ def test_a_million_rows_in_little_memory():
         with torch.no_grad():
             return (result.module(torch.from_numpy(X)).argmax(1).numpy() == y).mean()
 
-    whole = score(
-        train(mlp([100, 50, 5]), *labelled(20_000, 1), mode="accelerated", device="cpu", max_iter=60)
-    )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = score(train(mlp([100, 50, 5]), batches(), mode="streaming", device="cpu"))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert grown < 2.5e8
-    assert found > whole - 0.01
+    assert grown < 1e8
+    assert found > 0.85  # 20,000 of the rows, all in memory: 0.79

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from running_benchmarks import BENCHMARKS, run_benchmark
+
+sys.path.insert(0, str(BENCHMARKS))
 
 from authors_structure import AuthorsStructure
 from recording import Bare, Operands, Recorder, minimal_products
@@ -24,34 +22,20 @@ from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 N = 50
 SIZES = [20, 30, 40, 7]
-ABSENT = ("rich", "typer", "pooch", "matplotlib", "torch_geometric", "tensorboard", "pandas")
 
 
 @pytest.fixture(scope="module")
 def report():
     """A tiny run on a machine that has torch, numpy, scipy and scikit-learn only."""
-    script = (
-        f"import runpy, sys\nfor name in {ABSENT}: sys.modules[name] = None\n"
-        f"runpy.run_path({str(BENCHMARKS / 'mlp.py')!r}, run_name='__main__')"
-    )
     sizes = ["--inputs", "20", "--widths", "30,40", "--classes", "7", "--samples", str(N)]
     times = ["--iterations", "2", "--warmup", "1", "--authors-iterations", "1", "--threads", "1"]
     modes = ["--modes", "quadratic", "exact", "accelerated", "paper"]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, *sizes, *times, *modes, "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
+    report, table = run_benchmark("mlp.py", *sizes, *times, *modes)
     for words in ("minimal products", "Adam epoch", "authors' structure", "accelerated", "memory:"):
-        assert words in done.stderr
-    return json.loads(done.stdout)
+        assert words in table
+    return report
 
 
 def products(of, samples_only=True):

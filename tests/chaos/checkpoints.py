@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 import killing
 from chaos.determinism import require_equal
 from chaos.forks import forked
-from chaos.ledger import Ledger, require, surroundings
+from chaos.ledger import Ledger, require
 from convergent import train
 from dladmm import Callback, DataError, Result, mlp
 from dladmm.callbacks import Checkpoint
@@ -135,19 +135,17 @@ def go_read_only(folder: Path) -> None:
     require(latest(folder) == folder / "checkpoint-000002.dladmm", f"left: {sorted(folder.iterdir())}")
 
 
-WRITER = (
-    "import sys, pathlib; from chaos.checkpoints import a_run; a_run(pathlib.Path(sys.argv[1]), resume=True)"
-)
-
-
 def two_writers(folder: Path) -> None:
     """Two processes go on with one run in one folder; whoever looks meanwhile finds a whole checkpoint."""
     a_run(folder, max_iter=2)
-    command = [sys.executable, "-c", WRITER, str(folder)]
-    writers = [subprocess.Popen(command, env=surroundings()) for _ in range(2)]
-    while any(writer.poll() is None for writer in writers):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=a_run, args=(folder,), kwargs={"resume": True}) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
         require(latest(folder) is not None, "no checkpoint while two processes write")
-    require([writer.wait() for writer in writers] == [0, 0], "a writer failed")
+        time.sleep(0.002)
+    require([writer.exitcode for writer in writers] == [0, 0], "a writer failed")
     with tempfile.TemporaryDirectory() as name:
         require_equal(a_run(Path(name)), a_run(folder, resume=True))
 
