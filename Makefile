@@ -25,7 +25,7 @@ demo: $(VENV)/.ready-base
 	@$(BIN)/dladmm demo
 
 test: $(VENV)/.ready-test
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	@$(BIN)/ruff check $(CHECKED)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 
+if os.environ.get(
+    "PYTEST_XDIST_WORKER"
+):  # one worker a core: threads of theirs, and of what they start, would collide
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 from hypothesis import settings
 
+import skips
 from dladmm.training import diagnostics
 
 settings.register_profile("suite", max_examples=32, deadline=None, derandomize=True)
@@ -15,6 +21,11 @@ settings.load_profile("suite")
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     torch.set_num_threads(1)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not os.environ.get("PYTEST_XDIST_WORKER"):
+        skips.judge(session)
 
 
 @pytest.fixture
