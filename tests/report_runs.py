@@ -35,6 +35,7 @@ def make_run(
     certificate: dict[str, Any] | str | None = "certified",
     status: str = "MAX_ITER",
     machine: dict[str, Any] | None = MACHINE,
+    tested: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     """Write a run folder and return it."""
@@ -48,6 +49,7 @@ def make_run(
     metrics = {
         "status": status, "message": "Stopped.", "iterations": len(columns["iteration"]),
         "settings": {"dataset": "digits", "seed": 0} | settings, "certificate": verdict, "machine": machine,
+        "tested": tested,
     }  # fmt: skip
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
     if verdict:

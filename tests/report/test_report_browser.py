@@ -56,9 +56,15 @@ def pages(tmp_path_factory):
     make_run(folder / "extreme" / "b", history(1), dataset="b")
     make_run(folder / "extreme" / "c", {"iteration": [1, 2], "loss": [0.0, 0.0]}, dataset="c")
     make_run(folder / "extreme" / "d", {"iteration": [], "loss": []}, dataset="d")
+    bins = [{"rows": 4, "predicted": 10.0 * k, "true": 11.0 * k} for k in range(1, 4)]
+    tested = {"n_rows": 12, "r2": 0.9, "mae": 1.5, "rmse": 2.0, "predicted_against_true": bins}
+    for method, cost, low in (("slow", 2.0, -30.0), ("quick", 0.1, 0.99990)):
+        r2 = [low] + [0.99990 + 0.00001 * k for k in range(11)]
+        columns = {"iteration": list(range(1, 13)), "seconds": [cost * k for k in range(1, 13)], "val_r2": r2}
+        make_run(folder / "costs" / method, columns, method=method, certificate=None, tested=tested)
     return {
         name: write_page(read_report(folder / name), folder / f"{name}.html").as_uri()
-        for name in ("one", "several", "evil", "extreme")
+        for name in ("one", "several", "evil", "extreme", "costs")
     }
 
 
@@ -153,10 +159,10 @@ def test_tables_sort_by_number_and_word_and_leave_what_is_missing_last(visit):
 
     heading.get_by_role("button").click()
     assert heading.get_attribute("aria-sort") == "ascending"
-    assert [float(text) for text in column(5)] == sorted(float(text) for text in column(5))
+    assert [float(text) for text in column(2)] == sorted(float(text) for text in column(2))
     heading.get_by_role("button").press("Enter")
     assert heading.get_attribute("aria-sort") == "descending"
-    assert [float(text) for text in column(5)] == sorted((float(text) for text in column(5)), reverse=True)
+    assert [float(text) for text in column(2)] == sorted((float(text) for text in column(2)), reverse=True)
     table.locator("th", has_text="Certificate").get_by_role("button").press("Space")
     assert heading.get_attribute("aria-sort") is None
     assert column(9) == ["certified"] * 3 + ["–"] * 3
@@ -260,6 +266,32 @@ def test_seconds_in_place_of_iterations(visit):
     assert chart.get_attribute("aria-valuemax") == "15"
     chart.press("End")
     assert chart.get_attribute("aria-valuetext").startswith("15 seconds: ")
+
+
+def test_methods_of_different_cost_are_compared_by_seconds_and_no_r2_hides_the_others(visit):
+    page = visit("costs")
+    chart = page.locator(SLIDER).first
+    assert chart.get_attribute("aria-valuemax") == "24"
+    assert page.get_by_role("button", name="Seconds instead").first.get_attribute("aria-pressed") == "true"
+    figure = page.locator("figure.chart").first
+    assert "Values below 0 are cut off" in figure.inner_text()
+    words = figure.locator("svg[role=slider] text").all_text_contents()
+    assert "0.5" in words
+    assert "-30" not in words
+    figure.get_by_role("button", name="quick").click()
+    figure.get_by_role("button", name="slow").click()
+    figure.get_by_role("button", name="quick").click()  # now alone, where values differ in the fifth digit
+    words = figure.locator("svg[role=slider] text[text-anchor=end]").all_text_contents()
+    assert len(set(words)) == len(words) > 3
+
+
+def test_the_accuracy_is_seen_on_a_phone(visit):
+    page = visit("several", viewport={"width": 390, "height": 800})
+    assert page.locator(".winner .figure").bounding_box()["y"] < 800
+    for table in ("#curves-0 .scroll", "#runs .scroll"):
+        frame = page.locator(table).first.bounding_box()
+        cell = page.locator(f"{table} tbody tr >> nth=0 >> td >> nth=0").first.bounding_box()
+        assert cell["x"] + cell["width"] <= frame["x"] + frame["width"]
 
 
 def test_dark_follows_the_system_and_the_button_overrules_it(visit):

@@ -22,6 +22,7 @@ from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.cli.announcing import announce, graph_bytes, mode_words, peak_bytes
+from dladmm.cli.measures import of_test_rows
 from dladmm.cli.run_config import BY_MODE, RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_own_rows
 from dladmm.compute.communicator import Communicator
@@ -66,6 +67,10 @@ class Job(ABC):
     @abstractmethod
     def standing(self, result: Result) -> Standing | None:
         """The network beside a constant answer and a linear model; on several ranks by the rows of the first."""
+
+    @abstractmethod
+    def tested(self, result: Result) -> dict[str, Any] | None:
+        """More measures of the test rows than the history has; None on several ranks, whose rows lie apart."""
 
 
 def prepared(config: RunConfig, found: RunConfig, comm: Communicator) -> Job:
@@ -218,6 +223,10 @@ class TableJob(Job):
         learnt = _tensor(self.data.x_train), encoded(self.data.y_train)
         return standing(loss, output, encoded(y), inputs, rows, learnt)
 
+    def tested(self, result: Result) -> dict[str, Any] | None:
+        loss = get_loss(str(self.config.loss))
+        return of_test_rows(result.module, self.data, loss) if self.comm.alone else None
+
 
 def _tensor(x: Any) -> Tensor:
     return torch.as_tensor(np.asarray(x))
@@ -283,3 +292,7 @@ class GraphJob(Job):
         for word, better in names.items():
             rows = rows.replace(word, better)
         return replace(found, rows=rows)
+
+    def tested(self, result: Result) -> dict[str, Any] | None:
+        loss = get_loss(str(self.config.loss))
+        return of_test_rows(result.module, self.data, loss) if self.comm.alone else None

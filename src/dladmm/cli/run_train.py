@@ -123,7 +123,8 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
     standing = job.standing(result)
     if comm.rank == 0:
         traffic = Traffic() if log is None else log.typical
-        measured: dict[str, Any] = {"standing": None if standing is None else standing.to_dict()}
+        stands = None if standing is None else standing.to_dict()
+        measured: dict[str, Any] = {"standing": stands, "tested": job.tested(result)}
         write_run(result, folder, asdict(job.config), traffic=traffic.to_dict(comm.size), **measured)
         save_model(result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra)
         if execution.certificate is not None:

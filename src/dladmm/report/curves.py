@@ -68,6 +68,15 @@ PALETTE = (
 DASHES = ((), (8, 4), (3, 2), (10, 3, 2, 3), (14, 4), (5, 2, 5, 6), (10, 3, 2, 3, 2, 3), (2, 3))
 """Dash patterns by the same index, so that figures are readable in grey."""
 
+
+def dash_of(style: int) -> tuple[int, ...]:
+    """The dashes of a style; a second round of colours has them in another order, so that no two lines look alike."""
+    return DASHES[(style + style // len(PALETTE)) % len(DASHES)]
+
+
+COSTS_DIFFER = 1.5
+"""Methods whose iterations differ in seconds by more than this factor are compared by seconds at first."""
+
 LOG_FROM = 20.0
 """Non-negative values whose positive ones span more than this factor are shown on a logarithmic axis at first."""
 
@@ -107,6 +116,25 @@ class Figure:
     def has_seconds(self) -> bool:
         """Whether the time of training was recorded."""
         return any(s is not None for entry in self.entries for s in entry.curves[-1].seconds)
+
+    @property
+    def costs_differ(self) -> bool:
+        """Whether iterations of one curve take much longer than those of another: then seconds compare them."""
+        costs = [_cost(entry.curves[-1]) for entry in self.entries]
+        known = [cost for cost in costs if cost is not None]
+        return len(known) == len(costs) > 1 and max(known) > COSTS_DIFFER * min(known)
+
+    @property
+    def floor(self) -> float | None:
+        """What the page shows no lower values than at first: an R^2 below 0 is worse than a constant answer."""
+        return 0.0 if "R^2" in self.y_label else None
+
+
+def _cost(curve: Curve) -> float | None:
+    """Seconds of an iteration; None where they were not recorded."""
+    pairs = zip(curve.iteration, curve.seconds, strict=True)
+    measured = [(k, s) for k, s in pairs if k and s is not None]
+    return measured[-1][1] / measured[-1][0] if measured else None
 
 
 def figures_of(groups: Sequence[DatasetGroup]) -> list[list[Figure]]:

@@ -118,7 +118,7 @@ class Run:
     @property
     def verdict(self) -> str | None:
         """``certified``, ``safeguarded``, or ``not`` one of them; None for a method without guarantees."""
-        if self.certificate is None or self.certificate.get("baseline"):
+        if self.certificate is None or self.certificate.get("baseline") or self.certificate.get("streaming"):
             return None
         if self.certificate.get("accelerated"):
             kept = all(self.certificate.get(name) for name in ("monotone", "bounded", "agrees"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import InputError
-from dladmm.report.curves import DASHES, PALETTE, Entry, Figure, figures_of
+from dladmm.report.curves import PALETTE, Entry, Figure, dash_of, figures_of
 from dladmm.report.data import Column, Report
 from dladmm.report.groups import group_runs
 
@@ -114,7 +114,7 @@ def _draw(figure: Figure, x: str) -> Any:
 
 def _draw_entry(axes: Any, entry: Entry, along: str) -> None:
     colour = PALETTE[entry.style % len(PALETTE)][0]
-    dash = DASHES[entry.style % len(DASHES)]
+    dash = dash_of(entry.style)
     for curve in entry.curves:
         x, y = _numbers(getattr(curve, along)), _numbers(curve.values)
         if curve.thin:

@@ -31,6 +31,17 @@ def join(parts: Iterable[str], between: str = "") -> Safe:
     return Safe(between.join(part if isinstance(part, Safe) else html.escape(part) for part in parts))
 
 
+FOLDED_FROM = 9
+"""So many entries of a kind are folded away; a click opens them."""
+
+
+def folded(count: int, kind: str, body: Safe) -> Safe:
+    """The body, or where it speaks of many entries a line that opens it."""
+    if count < FOLDED_FROM:
+        return body
+    return el("details", el("summary", f"All {count} {kind}"), body, class_="many")
+
+
 def json_for_script(value: Any) -> Safe:
     """JSON that is safe inside a script element: it cannot end the element or begin another."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

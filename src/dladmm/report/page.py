@@ -21,18 +21,14 @@ from typing import Any
 from dladmm._version import __version__
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import InputError
-from dladmm.report.curves import DASHES, PALETTE, Curve, Figure, figures_of, in_words, thinned
+from dladmm.report.curves import PALETTE, Curve, Figure, dash_of, figures_of, in_words, thinned
 from dladmm.report.data import Column, Report
 from dladmm.report.groups import DatasetGroup, group_runs
+from dladmm.report.judged import errors_of
 from dladmm.report.markup import Safe, el, join, json_for_script
-from dladmm.report.sections import (
-    certificates,
-    machines,
-    overview,
-    runs_table,
-    settings_tables,
-    variants_table,
-)
+from dladmm.report.result_tables import runs_table, variants_table
+from dladmm.report.sections import certificates, machines, overview, settings_tables
+from dladmm.report.winner import measure_of, ranked
 
 SCRIPTS = ("scales.js", "chart.js", "gestures.js", "report.js")
 
@@ -69,7 +65,7 @@ def render(report: Report) -> str:
         ("machine", "Machine", machines(report.runs)),
     ]
     if len(report.runs) > 1:
-        sections.insert(1, ("runs", "Runs", runs_table(report.runs)))
+        sections.insert(-3, ("runs", "Runs", runs_table(report.runs)))
     style, script = _style(), _script()
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -94,12 +90,26 @@ def _curve_sections(groups: list[DatasetGroup], figures: list[list[Figure]]) -> 
         charts = [_chart(number + i, figure) for i, figure in enumerate(some)]
         number += len(some)
         body = el("div", *charts, class_="charts") if charts else el("p", "Nothing was measured.")
-        if len(group.runs) > 1:
-            body = join([variants_table(group), body])
         if place == 0:
             body = join([_help(), body])
+        if len(group.runs) > 1:
+            body = join([variants_table(group), body])
         sections.append((f"curves-{place}", f"Curves: {group.dataset}", body))
+        sections += _errors_section(place, group)
     return sections
+
+
+def _errors_section(place: int, group: DatasetGroup) -> list[tuple[str, str, Safe]]:
+    """Where the best network of a data set errs; nothing where its runs did not record it."""
+    measure = measure_of(group.runs)
+    places = [] if measure is None else ranked(group, measure)
+    run = places[0].variant.runs[0] if places else group.runs[0]
+    found = errors_of(run)
+    if found is None:
+        return []
+    whose = el("p", f"Of {run.method_name}, run {run.name}.", class_="note help")
+    body = found if len(group.runs) == 1 else join([whose, found])
+    return [(f"errors-{place}", f"Errors: {group.dataset}", body)]
 
 
 def _help() -> Safe:
@@ -162,11 +172,13 @@ def _data(figures: list[Figure]) -> dict[str, Any]:
             "yLabel": figure.y_label,
             "log": figure.log,
             "hasSeconds": figure.has_seconds,
+            "byTime": figure.costs_differ,
+            "floor": figure.floor,
             "entries": [
                 {
                     "label": entry.label,
                     "style": entry.style % len(PALETTE),
-                    "dash": " ".join(map(str, DASHES[entry.style % len(DASHES)])),
+                    "dash": " ".join(map(str, dash_of(entry.style))),
                     "curves": [curve_data(curve) for curve in entry.curves],
                 }
                 for entry in figure.entries

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Sequence
 
 from dladmm.report.data import Report, Run
-from dladmm.report.groups import DatasetGroup, average, differing, shown
-from dladmm.report.markup import Safe, TableCell, el, join, number, table
+from dladmm.report.groups import DatasetGroup, Variant, differing, shown
+from dladmm.report.judged import amount
+from dladmm.report.markup import Safe, TableCell, el, folded, join, table
+from dladmm.report.winner import FAILED, Measure, level_name, levels_of, measure_of, ranked, seconds_to
 
 Fact = tuple[str, str, str | None]
 """Name, value, and the CSS class of its colour."""
 
 KINDS = {"certified": "good", "safeguarded": "good", "not certified": "warn", "not safeguarded": "bad"}
-FAILED = ("DIVERGED", "NON_FINITE", "FAILED")
 BEST = "Best is over all iterations, picked by its test rows: read it as an upper bound."
 
 MACHINE_WORDS = {
@@ -31,14 +31,67 @@ MACHINE_WORDS = {
 
 
 def overview(report: Report, groups: Sequence[DatasetGroup]) -> Safe:
-    """The most important numbers."""
+    """The most important numbers: of several runs first who did best."""
     if len(report.runs) == 1:
-        return _single(report.runs[0])
+        return _single(report.runs[0], groups[0])
+    cards = [card for group in groups if (card := _winner(group)) is not None]
+    first = el("div", *cards, class_="winners") if cards else Safe("")
+    return join([first, _counts(report, groups)])
+
+
+def _winner(group: DatasetGroup) -> Safe | None:
+    """A card with the method that did best on a data set, its figure, who came next, and who was there first."""
+    measure = measure_of(group.runs)
+    places = [] if measure is None else ranked(group, measure)
+    if measure is None or not places:
+        return None
+    best, *others = places
+    rows = best.variant.runs[0].tested.get("n_rows")
+    where = f"{group.dataset}, {rows:,} test rows" if rows else group.dataset
+    several = len(best.variant.runs)
+    over = "" if best.deviation is None else f" ± {measure.shown(best.deviation)} over {several} runs"
+    sentences = []
+    if best.variant.runs[0].tested.get("mae") is not None and several == 1:
+        tested = best.variant.runs[0].tested
+        sentences.append(
+            f"MAE {amount(tested['mae'])}, RMSE {amount(tested['rmse'])} in units of the target."
+        )
+    alike = [place for place in others if measure.shown(place.figure) == measure.shown(best.figure)]
+    if alike:
+        sentences.append(f"As good, and slower: {', '.join(place.variant.label for place in alike)}.")
+    elif others:
+        sentences.append(f"Next: {others[0].variant.label}, {measure.shown(others[0].figure)}.")
+        spread = max(place.deviation or 0.0 for place in (best, others[0]))
+        if abs(best.figure - others[0].figure) < spread:
+            sentences.append("The two differ by less than the deviation over runs.")
+    sentences += _soonest(group, measure)
+    name = "Best" if others else "Method"
+    return el(
+        "div",
+        el("p", f"{name} on {where}", class_="label"),
+        el("p", best.variant.label, class_="name"),
+        el("p", f"Test {measure.name} {measure.shown(best.figure)}{over}", class_="figure"),
+        el("p", " ".join(sentences), class_="note") if sentences else Safe(""),
+        class_="winner",
+    )
+
+
+def _soonest(group: DatasetGroup, measure: Measure) -> list[str]:
+    """Which method was first at the highest level that two of them reach."""
+    levels = levels_of(group, measure)
+    if not levels or len(group.variants) < 2:
+        return []
+    times = [(s, v) for v in group.variants if (s := seconds_to(v, measure.column, levels[-1])) is not None]
+    seconds, first = min(times, key=lambda pair: pair[0])
+    return [f"Soonest to {level_name(levels[-1], measure)}: {first.label}, after {seconds:.2g} s."]
+
+
+def _counts(report: Report, groups: Sequence[DatasetGroup]) -> Safe:
     methods = list(dict.fromkeys(variant.method for group in groups for variant in group.variants))
     verdicts = [run.verdict for run in report.runs if run.verdict is not None]
     facts: list[Fact] = [
         ("Runs", str(len(report.runs)), None),
-        ("Methods" if len(methods) > 1 else "Method", ", ".join(methods), None),
+        ("Methods" if len(methods) > 1 else "Method", _few(methods), None),
         ("Data sets" if len(groups) > 1 else "Data set", ", ".join(group.dataset for group in groups), None),
     ]
     if verdicts:
@@ -49,6 +102,10 @@ def overview(report: Report, groups: Sequence[DatasetGroup]) -> Safe:
     if failed:
         facts.append(("Failed runs", str(failed), "bad"))
     return _facts(facts)
+
+
+def _few(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names) if len(names) <= most else str(len(names))
 
 
 def _worth(run: Run) -> list[Fact]:
@@ -67,7 +124,7 @@ def _worth(run: Run) -> list[Fact]:
     ]
 
 
-def _single(run: Run) -> Safe:
+def _single(run: Run, group: DatasetGroup) -> Safe:
     held = "Unseen" if run.method == "cross-fitted" else "Test"
     facts: list[Fact] = [
         *_worth(run),
@@ -82,6 +139,8 @@ def _single(run: Run) -> Safe:
         (f"{held} R^2", run.last("val_r2"), ".4f"),
         ("Training R^2", run.last("train_r2"), ".4f"),
         (f"{held} loss", None if run.best("val_accuracy") is not None else run.last("val_loss"), ".4g"),
+        *_errors(run),
+        *_time_to_a_level(group, group.variants[0]),
         ("Seconds per iteration", run.seconds_per_iteration, ".3g"),
     ):
         if value is not None:
@@ -92,6 +151,21 @@ def _single(run: Run) -> Safe:
     warned = run.standing.get("warning")
     warning = Safe("") if warned is None else el("p", warned, class_="verdict bad")
     return join([warning, _facts(facts), el("p", " ".join(filter(None, note)), class_="note")])
+
+
+def _errors(run: Run) -> list[tuple[str, float | None, str]]:
+    """Errors in units of the target, of a regression."""
+    found = ((name, run.tested.get(name.lower())) for name in ("MAE", "RMSE"))
+    return [(f"Test {name}", value, ",.0f" if (value or 0) >= 1000 else ".4g") for name, value in found]
+
+
+def _time_to_a_level(group: DatasetGroup, variant: Variant) -> list[tuple[str, float | None, str]]:
+    measure = measure_of(group.runs)
+    levels = [] if measure is None else levels_of(group, measure)
+    if measure is None or not levels:
+        return []
+    seconds = seconds_to(variant, measure.column, levels[-1])
+    return [(f"Seconds to {level_name(levels[-1], measure)}", seconds, ".3g")]
 
 
 def _facts(facts: Sequence[Fact]) -> Safe:
@@ -111,64 +185,6 @@ def _facts(facts: Sequence[Fact]) -> Safe:
     return el("dl", *pairs, class_="facts")
 
 
-def runs_table(runs: Sequence[Run]) -> Safe:
-    """A sortable table of all runs."""
-    accuracy = any(run.last("val_accuracy") is not None for run in runs)
-    tested = (
-        ["Final test accuracy", "Best test accuracy"] if accuracy else ["Final test R^2", "Final test loss"]
-    )
-    several = len({run.dataset for run in runs}) > 1
-    headings = ["Run", *(["Data set"] if several else []), "Method", "Seed", "Iterations", *tested]
-    headings += ["Seconds per iteration", "Status", "Certificate"]
-    rows = []
-    for run in runs:
-        seed = run.seed
-        numeric = type(seed) is int and abs(seed) < 2**64
-        results = (
-            [number(run.last("val_accuracy")), number(run.best("val_accuracy"))]
-            if accuracy
-            else [number(run.last("val_r2")), number(run.last("val_loss"), ".4g")]
-        )
-        rows.append(
-            [
-                TableCell(run.name),
-                *([TableCell(run.dataset)] if several else []),
-                TableCell(run.method_name),
-                TableCell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
-                number(run.iterations, "d"),
-                *results,
-                number(run.seconds_per_iteration, ".3g"),
-                TableCell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
-                TableCell(run.verdict or "–", kind=_kind(run)),
-            ]
-        )
-    note = el("p", BEST, class_="note") if accuracy else Safe("")
-    return join([table("All runs; the headings sort", headings, rows), note])
-
-
-def variants_table(group: DatasetGroup) -> Safe:
-    """A table with mean and standard deviation over the runs of each variant."""
-    accuracy = any(run.last("val_accuracy") is not None for run in group.runs)
-    column, name = ("val_accuracy", "test accuracy") if accuracy else ("val_loss", "test loss")
-    if any(run.last("val_r2") is not None for run in group.runs):
-        column, name = "val_r2", "test R^2"
-    headings = ["Method", "Runs", f"Final {name}", "Standard deviation", "Seconds per iteration"]
-    rows = []
-    for variant in group.variants:
-        finals = [value for run in variant.runs if (value := run.last(column)) is not None]
-        times = [value for run in variant.runs if (value := run.seconds_per_iteration) is not None]
-        rows.append(
-            [
-                TableCell(variant.label),
-                number(len(variant.runs), "d"),
-                number(average(finals)),
-                number(statistics.stdev(finals) if len(finals) > 1 else None),
-                number(average(times), ".3g"),
-            ]
-        )
-    return table(f"Methods on {group.dataset}: means over their runs", headings, rows)
-
-
 def certificates(runs: Sequence[Run]) -> Safe:
     """The certificates as text: open for one run, folded for several."""
     if len(runs) == 1 and runs[0].words:
@@ -176,7 +192,7 @@ def certificates(runs: Sequence[Run]) -> Safe:
     with_one = [run for run in runs if run.verdict is not None]
     if not with_one:
         return el("p", "No run here has a certificate; the methods of this report give none.")
-    folded = [
+    each_one = [
         el(
             "details",
             el(
@@ -190,7 +206,8 @@ def certificates(runs: Sequence[Run]) -> Safe:
     ]
     without = len(runs) - len(with_one)
     note = f"{without} of {len(runs)} runs are of methods that give no certificate."
-    return join([*folded, el("p", note, class_="note") if without else Safe("")])
+    shown_note = el("p", note, class_="note") if without else Safe("")
+    return join([folded(len(with_one), "certificates", join(each_one)), shown_note])
 
 
 def _certificate(run: Run) -> Safe:
@@ -220,7 +237,8 @@ def settings_tables(runs: Sequence[Run]) -> Safe:
             ]
             for run in runs
         ]
-        parts.append(table("Settings in which the runs differ", ["Run", *apart], different))
+        apart_table = table("Settings in which the runs differ", ["Run", *apart], different)
+        parts.append(folded(len(runs), "runs with the settings in which they differ", apart_table))
     return join(parts) if parts else el("p", "The runs recorded no settings.")
 
 

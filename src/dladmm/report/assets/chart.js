@@ -21,7 +21,7 @@ class Chart {
       curves: entry.curves.map((c) => ({ ...c, iteration: columns[c.iteration], seconds: columns[c.seconds] })),
     }));
     this.log = spec.log;
-    this.byTime = false;
+    this.byTime = spec.byTime;
     this.byFinger = false;
     this.view = { x: null, y: null };
     this.cursor = null;
@@ -78,7 +78,7 @@ class Chart {
         this.view = { x: null, y: null };
         toggle(button, this.byTime);
         this.draw();
-      }, false));
+      }, this.byTime));
     }
     this.plot.before(tools);
   }
@@ -161,7 +161,10 @@ class Chart {
       });
     }
     const said = `${dropped} ${dropped === 1 ? "value is" : "values are"} 0 or less, which a logarithmic axis cannot show.`;
-    this.note.textContent = dropped ? said : "";
+    const { floor } = this.spec;
+    const cut = !this.log && floor !== null && low < floor && high > floor;
+    if (cut) low = floor;
+    this.note.textContent = dropped ? said : cut ? `Values below ${floor} are cut off; − shows more.` : "";
     return low > high ? (this.log ? [0.1, 1] : [0, 1]) : padded(low, high, this.log);
   }
 
@@ -190,15 +193,17 @@ class Chart {
 
   drawAxes(right, bottom) {
     const group = this.svgElement("g");
-    for (const v of this.y.ticks(5)) {
+    const rows = this.y.ticks(5), rowWords = tickWords(rows);
+    for (const [i, v] of rows.entries()) {
       const y = this.y.map(v);
       group.append(this.svgElement("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y, y2: y }),
-        this.svgElement("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, inWords(v)));
+        this.svgElement("text", { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" }, rowWords[i]));
     }
-    for (const v of this.x.ticks(Math.max(2, Math.floor(this.width / 90)))) {
+    const columns = this.x.ticks(Math.max(2, Math.floor(this.width / 90))), columnWords = tickWords(columns);
+    for (const [i, v] of columns.entries()) {
       const x = this.x.map(v);
       group.append(this.svgElement("line", { class: "axis", x1: x, x2: x, y1: bottom, y2: bottom + 5 }),
-        this.svgElement("text", { x, y: bottom + 19, "text-anchor": "middle" }, inWords(v)));
+        this.svgElement("text", { x, y: bottom + 19, "text-anchor": "middle" }, columnWords[i]));
     }
     group.append(
       this.svgElement("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),

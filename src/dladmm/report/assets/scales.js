@@ -50,6 +50,15 @@ function inWords(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 10 });
 }
 
+// The words of all ticks of an axis, with as many digits as tell them apart.
+function tickWords(ticks) {
+  for (let digits = 4; digits < 12; digits++) {
+    const words = ticks.map((v) => inWords(v, digits));
+    if (new Set(words).size === words.length) return words;
+  }
+  return ticks.map(String);
+}
+
 // The range of the values with a little air; on a logarithmic axis the air is a factor.
 function padded(low, high, log) {
   if (log) {
