@@ -4,10 +4,11 @@ import builtins
 
 import numpy as np
 import pytest
+import torch
 from dataset_files import coauthor_arrays, npz
 
 from dladmm.base.errors import DataError, InputError
-from dladmm.datasets.coauthor import parse_coauthor
+from dladmm.datasets.coauthor import paper_split, parse_coauthor
 
 
 def _parse(arrays: dict, **options):
@@ -72,3 +73,50 @@ def test_damaged_files(change, message):
 def test_splits_that_cannot_be(options, message):
     with pytest.raises(InputError, match=message):
         _parse(coauthor_arrays(), **options)
+
+
+def script_split(label: torch.Tensor, n_classes: int, per_class: int, n_test: int):
+    """The published script's split, as it is told: the global generator begins at 100 for every draw."""
+    train, test = torch.zeros(len(label), dtype=torch.bool), torch.zeros(len(label), dtype=torch.bool)
+    for c in range(n_classes):
+        members = (label == c).nonzero().view(-1)
+        torch.manual_seed(100)
+        train[members[torch.randperm(len(members))[:per_class]]] = True
+    rest = (~train).nonzero().view(-1)
+    torch.manual_seed(100)
+    test[rest[torch.randperm(len(rest))[:n_test]]] = True
+    return train, test
+
+
+def test_the_split_of_the_script_is_the_default():
+    arrays = coauthor_arrays(1500)
+    graph, named = (parse_coauthor(npz(arrays), "tiny", **options) for options in ({}, {"split": "paper"}))
+    train, test = script_split(graph.y, 3, 100, 1000)
+    assert graph.train_mask.equal(train)
+    assert graph.test_mask.equal(test)
+    assert named.train_mask.equal(train)
+    assert not graph.val_mask.any()
+    drawn = parse_coauthor(npz(arrays), "tiny", split="random")
+    assert drawn.test_mask.equal(parse_coauthor(npz(arrays), "tiny", seed=0).test_mask)
+    assert not drawn.test_mask.equal(test)
+
+
+def test_the_split_of_the_script_leaves_torchs_own_generator_alone():
+    torch.manual_seed(7)
+    wanted = torch.rand(1)
+    torch.manual_seed(7)
+    paper_split(np.arange(50) % 2, 2, labels_per_class=5, n_test=10)
+    assert torch.rand(1).equal(wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"split": "paper", "seed": 1}, "leave those out"),
+        ({"split": "paper", "n_test": 10}, "leave those out"),
+        ({"split": "public"}, "it must be 'paper' or 'random'"),
+    ],
+)
+def test_splits_that_contradict_themselves(options, message):
+    with pytest.raises(InputError, match=message):
+        parse_coauthor(npz(coauthor_arrays()), "tiny", **options)

@@ -6,6 +6,7 @@ Decorators give each rank its own samples or graph, and raise an error of one ra
 from __future__ import annotations
 
 import inspect
+import math
 import zlib
 from collections.abc import Callable
 from functools import wraps
@@ -196,8 +197,13 @@ def fresh_parameters(
     std: float | None,
     dtype: torch.dtype,
     device: torch.device,
+    init_rule: str = "he",
 ) -> list[Params]:
-    """New parameters of every block: the block's initialisation times ``scale``, or normal with deviation ``std``."""
+    """New parameters of every block: the block's initialisation times ``scale``, or normal with deviation ``std``.
+
+    ``init_rule="glorot"`` draws weights uniformly within ``scale sqrt(6 / (n_in + n_out))``, positions of a convolution
+    counted on both sides.
+    """
     generator = torch.Generator().manual_seed(seed)
     try:
         params = chain.initial_parameters(generator, scale, dtype=dtype, device=device)
@@ -205,6 +211,13 @@ def fresh_parameters(
         if "allocate" not in str(error):
             raise
         raise InputError(f"the weights of {chain!r} do not fit into memory; take narrower layers.") from error
+    if init_rule == "glorot" and std is None:
+        for block in params:
+            for name, p in block.items():
+                if p.ndim > 1:
+                    bound = scale * math.sqrt(6 / ((p.shape[0] + p.shape[1]) * math.prod(p.shape[2:])))
+                    drawn = torch.rand(p.shape, generator=generator, dtype=torch.float64) * 2 - 1
+                    block[name] = (drawn * bound).to(device=device, dtype=dtype)
     if std is not None:
         for block in params:
             for name, p in block.items():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from scipy import sparse
 from torch import Tensor
 
 from dladmm.activations import Activation
+from dladmm.api.node_checks import n_outputs_of, named_nodes, node_weights
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.partition import partitioned
@@ -34,18 +34,16 @@ from dladmm.network.graph_shard import own_graph
 from dladmm.network.scaling import Scaling
 from dladmm.training.checks import check_several_classes, to_tensor
 
-VariableRows = Literal["all", "train"]
-"""Which rows of Z_l are variables: those of all nodes, or of labelled nodes only."""
-
-MOST_CLASSES = 100_000
-"""Labels above this are taken for identifiers: one output for every smaller number would not fit into memory."""
+VariableRows = Literal["all", "train", "fixed"]
+"""Which rows of Z_l are variables: those of all nodes, or of labelled nodes only, the others following or held."""
 
 
 @dataclass(frozen=True)
 class GraphProblem:
     """What the engine needs: the chain for this graph, its input ``x`` (n_nodes, n_features), and the risks.
 
-    ``risk`` is the loss on the labelled nodes, ``validation`` the input and the risk on held-out nodes.
+    ``risk`` is the loss on the labelled nodes, ``validation`` the input and the risk on held-out nodes, ``zeroed`` the
+    nodes whose rows of Z_l start at zero.
     """
 
     chain: Chain
@@ -55,6 +53,7 @@ class GraphProblem:
     scaling: Scaling | None = None
     shards: Shards | None = None
     given: dict[str, Any] | None = None
+    zeroed: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,7 @@ class CheckedGraph:
     risk: Risk
     held_risk: Risk | None
     widths: list[int]
+    zeroed: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class GraphSettings:
     device: torch.device
     scaled: bool = False
     comm: Communicator = ALONE
+    zeroed: Any = None
 
     def risk(self, labels: Tensor, mask: Tensor, n_outputs: int) -> Risk:
         """The loss on the nodes of a mask; labels of other nodes (-1, NaN) are ignored."""
@@ -117,14 +118,15 @@ def graph_problem(
     """
     graph = checked_graph(given, settings)
     rows, comm, dtype, device = settings.rows, settings.comm, settings.dtype, settings.device
+    some, held = rows != "all", rows == "fixed"
     features, train, risk, held_risk = graph.features, graph.train, graph.risk, graph.held_risk
     matrix, widths = normalised(graph.joined), graph.widths
     scaling = Scaling.of_nodes(features, dtype, device) if settings.scaled else None
     if not comm.alone:
         comm.all_clear()
         own = own_graph(matrix, features, partitioned(matrix, comm, partition), comm, dtype, device)
-        variables = torch.nonzero(train.to(device)[own.nodes])[:, 0] if rows == "train" else None
-        chain = gcn(widths, own.adjacency, settings.activation, rows=variables, propagated=True)
+        variables = torch.nonzero(train.to(device)[own.nodes])[:, 0] if some else None
+        chain = gcn(widths, own.adjacency, settings.activation, rows=variables, held=held, propagated=True)
         x = own.x if scaling is None else scaling.apply(own.x)
         second = None if held_risk is None else (x, own.risk(held_risk, comm))
         return GraphProblem(chain, x, own.risk(risk, comm), second, scaling, own.shards)
@@ -134,7 +136,8 @@ def graph_problem(
         widths,
         adjacency,
         settings.activation,
-        rows=torch.nonzero(train)[:, 0].to(device) if rows == "train" else None,
+        rows=torch.nonzero(train)[:, 0].to(device) if some else None,
+        held=held,
         propagated=propagated,
     )
     dense = isinstance(formed, torch.Tensor) or not hasattr(formed, "nnz")
@@ -143,14 +146,17 @@ def graph_problem(
     second = None if held_risk is None else (x, held_risk)
     kept = {name: getattr(given, name, None) for name in ("y", "edge_index", "edge_weight", "sample_weight")}
     kept |= {"X": features, "train_mask": train}
-    return GraphProblem(chain, x, risk, second, scaling, given=kept)
+    zeroed = None if graph.zeroed is None else torch.nonzero(graph.zeroed)[:, 0].to(device)
+    return GraphProblem(chain, x, risk, second, scaling, given=kept, zeroed=zeroed)
 
 
 def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> CheckedGraph:
     """A graph as the user passed it, checked and with its losses."""
     rows, loss, dtype = settings.rows, settings.loss, settings.dtype
-    if rows not in ("all", "train"):
-        raise InputError(f"rows must be 'all' or 'train', got {rows!r}.")
+    if rows not in get_args(VariableRows):
+        raise InputError(f"rows must be one of {get_args(VariableRows)}, got {rows!r}.")
+    if settings.zeroed is not None and not settings.comm.alone:
+        raise InputError("zeroed rows are for graphs in one process; leave zeroed out.")
     if settings.prox not in ("auto", "fista"):
         raise InputError(f"prox must be 'auto' or 'fista', got {settings.prox!r}.")
     features = check_node_features(given.x, dtype)
@@ -158,38 +164,26 @@ def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> Che
     if given.train_mask is None:
         raise InputError("train_mask is missing: it says which nodes are labelled.")
     train = check_node_mask(given.train_mask, n_nodes, "train_mask")
-    held_out = _held_out(settings.validation, given, n_nodes)
+    held_out = named_nodes(settings.validation, "validation", given, n_nodes)
     labels = to_tensor(given.y, "y").cpu()
     if labels.ndim == 0 or len(labels) != n_nodes:
         raise InputError(f"y must have one entry per node, {n_nodes}; got shape {tuple(labels.shape)}.")
     seen = train if held_out is None else train | held_out
     if labels.is_floating_point() and not bool(torch.isfinite(labels[seen]).all()):
         raise InputError("y contains NaN or infinite values on labelled nodes.")
-    n_outputs = _n_outputs(labels[seen], loss, given.n_classes)
+    n_outputs = n_outputs_of(labels[seen], loss, given.n_classes)
     risk = settings.risk(labels, train, n_outputs)
     check_several_classes(loss, risk.target[train.to(settings.device)])
     sample_weight = getattr(given, "sample_weight", None)
     if sample_weight is not None:
         assert risk.weight is not None
-        counts = _node_weights(sample_weight, train).to(risk.weight)
+        counts = node_weights(sample_weight, train).to(risk.weight)
         risk = replace(risk, weight=risk.weight * counts[:, None])
     held_risk = None if held_out is None else settings.risk(labels, held_out, n_outputs)
     widths = [n_features, *settings.hidden, n_outputs]
     joined = joined_nodes(given.edge_index, n_nodes, getattr(given, "edge_weight", None))
-    return CheckedGraph(features, joined, train, risk, held_risk, widths)
-
-
-def _node_weights(sample_weight: Any, train: Tensor) -> Tensor:
-    """How often nodes count, (n_nodes,); what stands at nodes without a label is ignored."""
-    weight = to_tensor(sample_weight, "sample_weight").cpu().double()
-    if weight.shape != train.shape:
-        raise InputError(
-            f"sample_weight must have shape ({len(train)},), one per node, got {tuple(weight.shape)}."
-        )
-    weight = torch.where(train, weight, 1.0)
-    if not bool((weight.isfinite() & (weight >= 0)).all()) or not bool((weight[train] > 0).any()):
-        raise InputError("sample_weight must be finite and 0 or more, and above 0 for some labelled node.")
-    return weight
+    zeroed = named_nodes(settings.zeroed, "zeroed", given, n_nodes)
+    return CheckedGraph(features, joined, train, risk, held_risk, widths, zeroed)
 
 
 def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
@@ -219,34 +213,6 @@ def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
     own_risks = [own.risk(risk, comm) for risk in risks]
     second = (x, own_risks[1]) if validation else None
     return GraphProblem(chain, x, own_risks[0], second, scaling, own.shards)
-
-
-def _held_out(validation: Any, given: GivenGraph | GraphData, n_nodes: int) -> Tensor | None:
-    if validation is None:
-        return None
-    name = "validation"
-    if isinstance(validation, str):
-        if validation not in ("val", "test"):
-            raise InputError(f"validation must be 'val', 'test', a mask or None, got {validation!r}.")
-        name = f"{validation}_mask"
-        validation = getattr(given, name)
-        if validation is None:
-            raise InputError(f"validation needs {name}, which the graph does not have; pass the mask itself.")
-    return check_node_mask(validation, n_nodes, name)
-
-
-def _n_outputs(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
-    """Number of classes, or of columns of real targets."""
-    if loss.kind != "classification":
-        return 1 if labels.ndim == 1 else int(labels.shape[1])
-    if n_classes is not None:
-        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or int(n_classes) < 1:
-            raise InputError(f"n_classes must be a whole number >= 1, got {n_classes!r}.")
-        return int(n_classes)
-    largest = int(labels.max())
-    if largest >= MOST_CLASSES:
-        raise InputError(f"y names class {largest}; number the classes 0, 1, 2, ... or give n_classes.")
-    return max(largest + 1, 2)
 
 
 def given_graph(

@@ -129,7 +129,13 @@ def sample_trainer(
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
         params = fresh_parameters(
-            chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
+            chain,
+            random_state,
+            chosen.init_scale,
+            chosen.init_std,
+            torch_dtype,
+            torch_device,
+            chosen.init_rule,
         )
 
     at_once = None

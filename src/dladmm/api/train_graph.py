@@ -14,6 +14,12 @@ from torch import nn
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.choosing import with_graph_mode
+from dladmm.api.graph_checks import (
+    refuse_beside_model,
+    refuse_in_streaming,
+    refuse_outside_convergent,
+    refuse_self_training,
+)
 from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
 from dladmm.api.graph_model import train_graph_model
 from dladmm.api.graph_penalty import class_signal, graph_penalty
@@ -33,7 +39,7 @@ from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batches
 from dladmm.engine.method import MethodFactory
-from dladmm.engine.options import TrainOptions, make_options
+from dladmm.engine.options import make_options
 from dladmm.losses import Loss, get_loss
 from dladmm.network.given_graph import is_graph
 from dladmm.regularizers import Regularizer
@@ -57,7 +63,7 @@ def train_graph(
     *,
     hidden: Sequence[int] = (128,),
     activation: str | dict[str, Any] | Activation = "relu",
-    rows: VariableRows = "all",
+    rows: VariableRows | None = None,
     loss: str | dict[str, Any] | Loss = "cross_entropy",
     regularizer: str | dict[str, Any] | Regularizer | None = "auto",
     validation: Any = None,
@@ -76,6 +82,7 @@ def train_graph(
     communicator: Communicator | None = None,
     partition: Any = None,
     self_training: bool | None = None,
+    zeroed: Any = None,
     model: nn.Module | None = None,
     **options: Any,
 ) -> Result:
@@ -97,9 +104,10 @@ def train_graph(
     hidden : sequence of int, default (128,)
         Widths of the hidden layers.
     activation : str, dict or Activation, default "relu"
-    rows : {"all", "train"}
+    rows : {"all", "train", "fixed"}, optional
         "all" is the paper's problem: every row of every Z_l is a variable. With "train" only the rows of labelled
-        nodes are variables and the others follow the forward pass, which the theory does not cover.
+        nodes are variables and the others follow the forward pass, with "fixed" they stay as they were at the start;
+        the theory covers neither. None: "all", and "fixed" with ``preset="authors"``.
     loss : str, dict or Loss, default "cross_entropy"
     regularizer : str, dict, Regularizer or None, default "auto"
     validation : {"val", "test"} or boolean array of shape (n_nodes,), optional
@@ -114,12 +122,15 @@ def train_graph(
     mu : float, optional
         The paper's name of the option ``nu``.
     preset, prox, random_state, device, dtype, callbacks, verbose, method, communicator
-        As in :func:`dladmm.train`.
+        As in :func:`dladmm.train`; ``preset="authors"`` has the settings of the authors' GCN script (docs/theory.md),
+        whose penalty differs from graph to graph and is given as ``regularizer``.
     partition : array of shape (n_nodes,), optional
         The rank of every node, in streaming mode its cluster; computed where it is not given.
     self_training : bool, optional
         Train on the labels first, then on targets for all nodes that this network and the edges suggest
         (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
+    zeroed : {"val", "test"} or boolean array of shape (n_nodes,), optional
+        Nodes whose rows of Z_l start at zero; with ``preset="authors"`` the test nodes of a graph that names them.
     model : nn.Module, optional
         A PyG network ``model(x, edge_index)`` of ``GCNConv`` and ``SAGEConv`` (mean) layers with activations, dropout
         and Linear between them, trained in place from its own weights; in streaming mode, on the whole graph.
@@ -160,18 +171,21 @@ def train_graph(
     if options.get("mode") == "streaming":
         options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
+    rows = rows or ("fixed" if preset == "authors" else "all")
     if chosen.mode == "streaming":
-        _refuse_in_streaming(chosen, rows, prox, method, comm)
+        refuse_in_streaming(chosen, rows, zeroed, prox, method, comm)
+    if chosen.mode != "convergent":
+        refuse_outside_convergent(chosen, rows, zeroed)
     if chosen.max_memory is not None:
         raise InputError("max_memory is not supported for graphs, whose rows depend on each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
     settings = GraphSettings(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
-        scaled=chosen.scale_inputs, comm=comm,
+        scaled=chosen.scale_inputs, comm=comm, zeroed=zeroed,
     )  # fmt: skip
     if model is not None:
-        _refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
+        refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
     clusters: ClusterBatches | None = None
     if callable(data) and not is_graph(data):
         with comm.together():
@@ -180,6 +194,8 @@ def train_graph(
     else:
         given = given_graph(data, edge_index, y, train_mask, edge_weight, n_classes)
         given = replace(given, sample_weight=sample_weight)
+        if preset == "authors" and zeroed is None and given.test_mask is not None and comm.alone:
+            settings = replace(settings, zeroed="test")
         if model is not None:
             chosen = chosen if "max_iter" in options else replace(chosen, max_iter=STEPS)
             return train_graph_model(model, given, settings, chosen, regularizer, random_state, callbacks)
@@ -191,17 +207,20 @@ def train_graph(
     labelled = problem.risk.n_labelled() if clusters is None else clusters.at_least
     signal = partial(class_signal, problem) if clusters is None else clusters.class_signal
     penalty = graph_penalty(chosen, regularizer, labelled, problem.risk.target.shape[1], signal)
+    if chosen.subproblems.w_penalty == "gradient" and not penalty.has_gradient:
+        raise InputError(f"w_penalty='gradient' needs a penalty with a gradient, not {penalty.name!r}.")
     if chosen.mode == "streaming" and "max_iter" not in options:
         steps_per_pass = 1 if clusters is None else clusters.batches_per_pass()
         chosen = replace(chosen, max_iter=max(FEWEST_PASSES, math.ceil(STEPS / (steps_per_pass or 1))))
     params = fresh_parameters(
-        problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device
-    )
+        problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device,
+        chosen.init_rule,
+    )  # fmt: skip
     if self_training is None:
         plain = chosen.mode == "accelerated" and method is None and rows == "all"
         self_training = plain and takes_self_training(problem)
     if self_training:
-        _refuse_self_training(problem, chosen, rows, method)
+        refuse_self_training(problem, chosen, rows, method)
 
         def learn(near: GraphProblem, start: list[Params]) -> list[Params]:
             # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
@@ -228,6 +247,7 @@ def train_graph(
         batches=_batches(problem, clusters) if chosen.mode == "streaming" else None,
         comm=comm,
         shards=problem.shards,
+        zeroed=problem.zeroed,
     )
     trainer.given = problem.given
     return trainer.fit()
@@ -235,51 +255,3 @@ def train_graph(
 
 def _batches(problem: GraphProblem, clusters: ClusterBatches | None) -> Batches:
     return whole_graph(problem) if clusters is None else clusters
-
-
-def _refuse_self_training(
-    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
-) -> None:
-    refused = {
-        f"mode={chosen.mode!r}": chosen.mode != "accelerated",
-        "method": method is not None,
-        "rows='train'": rows != "all",
-        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
-            not takes_self_training(problem)
-        ),
-    }
-    for name, holds in refused.items():
-        if holds:
-            raise InputError(f"self_training cannot be used with {name}; leave it out.")
-
-
-def _refuse_beside_model(
-    data: Any, hidden: Any, activation: Any, self_training: bool | None, partition: Any, chosen: TrainOptions
-) -> None:
-    refused = {
-        "hidden": tuple(hidden) != (128,),
-        "activation": activation != "relu",
-        "self_training": bool(self_training),
-        "partition": partition is not None,
-        "batch_size": chosen.batch_size is not None,
-        "a graph in parts": callable(data) and not is_graph(data),
-    }
-    for name, holds in refused.items():
-        if holds:
-            raise InputError(f"{name} cannot be used with model, which is trained as it is; leave it out.")
-
-
-def _refuse_in_streaming(
-    chosen: TrainOptions, rows: VariableRows, prox: str, method: MethodFactory | None, comm: Communicator
-) -> None:
-    refused = {
-        "rows='train'": rows != "all",
-        "prox": prox != "auto",
-        "method": method is not None,
-        "several ranks": not comm.alone,
-    }
-    for name, holds in refused.items():
-        if holds:
-            raise InputError(
-                f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
-            )

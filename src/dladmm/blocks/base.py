@@ -67,6 +67,9 @@ class Block(ABC):
     follows_forward: bool = False
     """Whether some rows of its variables are set to the forward pass: the theory does not speak of that."""
 
+    counted_rows: Tensor | None = None
+    """The rows of its output that are variables and count, where the others are held fixed; None where all do."""
+
     own_variables: bool = False
     """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""
 

@@ -14,7 +14,7 @@ from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.affine_rows import Rows
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.propagation import Matrix, Propagation
+from dladmm.blocks.propagation import Matrix, Propagated, Propagation
 from dladmm.compute.halo import HaloMatrix
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.sparse import SparseMatrix
@@ -34,7 +34,8 @@ class GraphConv(Block):
     ``H - s A~ d W^T``, so an update needs one gradient and one such product, and the search over s only evaluates f.
 
     ``rows`` (indices of nodes) leaves only those rows of V_l as variables: the term counts those rows alone, and the
-    others follow the forward pass. The theory speaks of ``rows=None``, all rows.
+    others follow the forward pass, or with ``held`` stay as they were at the start. The theory speaks of ``rows=None``,
+    all rows.
     """
 
     penalised = ("W",)
@@ -46,6 +47,7 @@ class GraphConv(Block):
         activation: str | dict[str, Any] | Activation = "relu",
         adjacency: SparseMatrix | None = None,
         rows: Tensor | None = None,
+        held: bool = False,
     ) -> None:
         if n_in < 1 or n_out < 1:
             raise InputError(f"a graph block needs at least one input and one output, got {n_in} -> {n_out}.")
@@ -57,6 +59,7 @@ class GraphConv(Block):
         self.carried = () if self.linear else ("H",)
         self.continuous = self.activation.continuous
         self.follows_forward = rows is not None
+        self.counted_rows = rows if held else None
         self.support = Support.RECORDING if isinstance(self.activation, PiecewiseLinear) else Support.NONE
         if adjacency is None or isinstance(adjacency, HaloMatrix):
             self.support |= Support.RANKS  # A~ has its rows on the ranks as V has, or does not appear
@@ -77,7 +80,7 @@ class GraphConv(Block):
         return GraphLayer(params["W"], self.activation.module())
 
     def differentiable_forward(self, params: Params, v: Tensor) -> Tensor:
-        propagated: Any = _Propagated.apply
+        propagated: Any = Propagated.apply
         product = propagated(params["W"], self.graph.operand(v), self.graph)
         return cast(Tensor, self.activation.module()(product))
 
@@ -104,6 +107,8 @@ class GraphConv(Block):
             A = self.graph.input_rows(V, work)
             if isinstance(A, Tensor):
                 return self._exact_W(params, V, A, term, penalty, work)
+        if work.options.w_penalty == "gradient" and not penalty.is_zero:
+            return [self._gradient_W(params, v, V, term, penalty, work)]
         if penalty.quadratic is None:
             return [self._proximal_W(params, v, V, term, penalty, work)]
         return [self._majorised_W(params, v, V, term, float(penalty.quadratic), work)]
@@ -137,7 +142,7 @@ class GraphConv(Block):
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
         d = g.add(W, alpha=strength) if strength > 0 else g
         step.aim(self.graph.output(V, d, work), d, g, strength)
-        sigma = step.curvature(work.options.alpha0, work.options)
+        sigma = step.curvature(work.options.start_of_W(last=work.last), work.options)
         length = step.advance(sigma)
         work.move_along(W, d, length)
         self._keep_H(step, params, v, work)
@@ -153,7 +158,7 @@ class GraphConv(Block):
         W = params["W"]
         step = self._step(params, v, term, work)
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
-        start = work.options.alpha0
+        start = work.options.start_of_W(last=work.last)
         if start is None:
             step.aim(self.graph.output(V, g, work), g, g)
             start = float(step.first_curvature())
@@ -172,6 +177,31 @@ class GraphConv(Block):
         self._keep_H(step, params, v, work)
         return Step("W", step.d_squared * length, torch.full_like(step.d_squared, (sigma or 0.0) / 2))
 
+    def _gradient_W(
+        self, params: Params, v: Tensor, V: Matrix, term: Term, penalty: Regularizer, work: Work
+    ) -> Step:
+        """``W - gradient/sigma`` where psi and penalty are majorised together, as in the authors' script."""
+        W = params["W"]
+        step = self._step(params, v, term, work)
+        (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
+        d = g + penalty.gradient(W)
+        step.aim(self.graph.output(V, d, work), d, d)
+        start = work.options.start_of_W(last=work.last)
+        start = float(step.first_curvature()) if start is None else start
+        squared, before = float(step.d_squared), penalty.value(W)
+
+        def trial(sigma: float) -> Trial:
+            s = 1 / sigma
+            moved = float(penalty.value(W - s * d) - before)
+            return Trial(step.rise(s) + moved, -s * squared, s * s * squared)
+
+        sigma = searched(trial, start, lambda: float(step.slack()), work.options) if squared > 0 else start
+        length = 0.0 if sigma is None else 1 / sigma
+        work.move_along(W, d, length)
+        step.move(length)
+        self._keep_H(step, params, v, work)
+        return Step("W", step.d_squared * length**2, torch.full_like(step.d_squared, (sigma or 0.0) / 2))
+
     def parameter_stationarity(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> Tensor:
@@ -189,7 +219,7 @@ class GraphConv(Block):
         Kronecker system of A~ and W.
         """
         W = params["W"]
-        if self.graph.rows is not None:
+        if self.graph.rows is not None and self.counted_rows is None:
             self._follow_forward(params, v, anchor, term, work)
         step = self._step(params, v, term, work)
         own = self.graph.pick(torch.sub(v, anchor.value, out=work.buffer("offset", v)))
@@ -262,19 +292,3 @@ class PropagatedRows(Rows):
 
     def as_rows(self, E: Tensor) -> Tensor:
         return E if self.slope is None else E * self.slope
-
-
-class _Propagated(torch.autograd.Function):
-    """``A~ V W^T`` with the products the graph blocks have: deterministic, each in the cheaper order."""
-
-    @staticmethod
-    def forward(ctx: Any, W: Tensor, V: Matrix, graph: Propagation) -> Tensor:
-        ctx.W, ctx.V, ctx.graph = W.detach(), V.detach() if isinstance(V, Tensor) else V, graph
-        return graph.output(ctx.V, ctx.W)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        G = gradients[0].contiguous()
-        of_W = ctx.graph.weight_gradient(ctx.V, G)
-        of_V = ctx.graph.input_gradient(ctx.W, G) if ctx.needs_input_grad[1] else None
-        return of_W, of_V, None

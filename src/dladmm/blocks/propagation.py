@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from scipy import sparse
 from torch import Tensor
@@ -94,6 +96,22 @@ class Propagation:
             return _mm(self._to_rows, V, out)
         product = sparse.csr_array(self._to_rows.to_scipy() @ V.to_scipy())
         return SparseMatrix.of(product, V.csr.dtype, V.csr.device)
+
+
+class Propagated(torch.autograd.Function):
+    """``A~ V W^T`` with the products the graph blocks have: deterministic, each in the cheaper order."""
+
+    @staticmethod
+    def forward(ctx: Any, W: Tensor, V: Matrix, graph: Propagation) -> Tensor:
+        ctx.W, ctx.V, ctx.graph = W.detach(), V.detach() if isinstance(V, Tensor) else V, graph
+        return graph.output(ctx.V, ctx.W)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        G = gradients[0].contiguous()
+        of_W = ctx.graph.weight_gradient(ctx.V, G)
+        of_V = ctx.graph.input_gradient(ctx.W, G) if ctx.needs_input_grad[1] else None
+        return of_W, of_V, None
 
 
 def _buffer(work: Work | None, name: str, like: Tensor, columns: int, rows: int) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from dladmm import datasets
-from dladmm.api.graph_problem import MOST_CLASSES
+from dladmm.api.node_checks import MOST_CLASSES
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.table_file import read_npz
 from dladmm.cli.run_config import RunConfig

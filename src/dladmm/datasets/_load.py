@@ -46,8 +46,8 @@ def load(
     verify : bool, default True
         Compare every file with its published sha256 before it is read.
     options
-        Options of the data set: `full` (mnist, fashion_mnist); `seed`, `labels_per_class`, `n_test`,
-        `n_val`, `counts` (coauthor); the parameters of `karate`, `digits`, `moons`, `spirals`, `sbm`.
+        Options of the data set: `full` (mnist, fashion_mnist); `split`, `seed`, `labels_per_class`, `n_test`,
+        `n_val`, `counts` (coauthor, whose split is the paper's unless a seed or a number is given); the parameters of `karate`, `digits`, `moons`, `spirals`, `sbm`.
 
     Returns
     -------
@@ -97,10 +97,11 @@ def _coauthor(
     files: Files,
     *,
     counts: bool = False,
+    split: str | None = None,
     labels_per_class: int = 100,
     n_test: int | None = 1000,
     n_val: int = 0,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> GraphData:
     ((source, data),) = files.items()
     return coauthor.parse_coauthor(
@@ -108,6 +109,7 @@ def _coauthor(
         entry.name,
         source=source,
         counts=counts,
+        split=split,
         labels_per_class=labels_per_class,
         n_test=n_test,
         n_val=n_val,

@@ -103,7 +103,9 @@ class MeasuredProblem(Problem):
         ties = {step.link: step.tie for step in steps if step.link is not None and step.tie is not None}
         coupling = zero
         for l, (output, prediction) in enumerate(pairs[:-1]):
-            tie = ties.get(l)
+            tie, rows = ties.get(l), self.chain.blocks[l].counted_rows
+            if rows is not None:
+                tie = squared_distance(self.how, output[rows], prediction[rows], None)
             if tie is None and output is not prediction:  # a feasible state may have one tensor for both
                 parts = in_chunks(self.chunk_rows, output, prediction, self.counts)
                 tie = sum((squared_distance(self.how, *part) for part in parts), zero)

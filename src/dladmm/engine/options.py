@@ -30,7 +30,8 @@ LARGEST_WEIGHT = 1e15
 """Of rho and nu, and one over it the smallest: their ratio is still a float32."""
 
 Start = Literal["feasible", "paper"]
-RhoRule = Literal["authors"]
+RhoRule = Literal["authors", "tenfold"]
+InitialRule = Literal["he", "glorot"]
 Mode = Literal["convergent", "accelerated", "streaming"]
 AutoMode = Literal["auto", "convergent", "accelerated", "streaming"]
 """Of the estimators: "auto" chooses by the data and the settings (:mod:`dladmm.api.choosing`)."""
@@ -62,13 +63,15 @@ class TrainOptions:
         Streaming mode: 0.1 for rows of features, from the second pass on, 0 for images.
     ``scale_inputs``
         Train on inputs brought to a common scale (:mod:`dladmm.network.scaling`); the trained network takes X as it is.
-    ``init_scale``, ``init_std``
-        Initial W: He's deviation times ``init_scale``, b zero; or W and b normal with deviation ``init_std``.
+    ``init_rule``, ``init_scale``, ``init_std``
+        Initial W: He's deviation times ``init_scale``, b zero; with ``init_rule="glorot"`` uniform within Glorot's
+        bound times ``init_scale``; or W and b normal with deviation ``init_std``.
     ``start``
         ``"feasible"``: z and a from the forward pass, u = -grad R. ``"paper"``: z_L at +1/-1 and u = 0.
     ``rho_rule``
-        ``"authors"``: rho and both backtracking starts times 10 when the training loss has risen three times
-        running, rho at most 0.1, as in the authors' published code. ``None``: rho stays.
+        ``"authors"``: rho, nu and both backtracking starts times 10 when the training loss has risen three times
+        running, rho at most 0.1, as in the authors' published code for MLPs. ``"tenfold"``: rho and nu times 10 after
+        every 50 iterations, rho at most 1, as in their code for GCNs. ``None``: rho and nu stay.
     ``diagnostics_every``
         Iterations between evaluations of the network and of the stationarity, which cost products of their own;
         ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
@@ -95,6 +98,7 @@ class TrainOptions:
     streaming: StreamingOptions = field(default_factory=StreamingOptions)
     dropout: float = 0.0
     scale_inputs: bool = False
+    init_rule: InitialRule = "he"
     init_scale: float = 0.2
     init_std: float | None = None
     start: Start = "feasible"
@@ -162,6 +166,8 @@ class TrainOptions:
         for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
             if self.mode == "convergent" and used:
                 raise InputError(f"{name} is a setting of mode='accelerated'.")
+        if self.init_rule not in get_args(InitialRule):
+            raise InputError(f"init_rule must be one of {get_args(InitialRule)}, got {self.init_rule!r}.")
         if self.start not in get_args(Start):
             raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
@@ -197,6 +203,21 @@ PAPER = TrainOptions(
 )
 """The settings of the paper's MLP experiment, with what its published code adds."""
 
+AUTHORS = TrainOptions(
+    rho=1e-3,
+    nu=1e-3,
+    subproblems=SubproblemOptions(
+        w_solver="quadratic", a_solver="quadratic", alpha0=1.0, last_alpha0=1e-2, t0=1e-3, max_backtracks=33,
+        w_penalty="gradient",
+    ),
+    max_iter=500,
+    init_rule="glorot",
+    init_scale=1.0,
+    start="paper",
+    rho_rule="tenfold",
+)  # fmt: skip
+"""The settings of the authors' published GCN script, beside :func:`dladmm.train_graph`'s ``rows="fixed"``."""
+
 ACCELERATED = TrainOptions(
     mode="accelerated",
     subproblems=SubproblemOptions(damping=1.0, last_damping=0.5, map_damping=2.0, ramps=True),
@@ -211,7 +232,7 @@ STREAMING = TrainOptions(
 )
 """Where streaming mode starts from."""
 
-PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER}
+PRESETS: dict[str, TrainOptions] = {"default": TrainOptions(), "paper": PAPER, "authors": AUTHORS}
 
 
 def make_options(preset: str = "default", **changes: Any) -> TrainOptions:

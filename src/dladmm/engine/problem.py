@@ -245,6 +245,17 @@ class Problem:
         return state
 
     @torch.no_grad()
+    def starting_state(
+        self, start: str, params: list[Params], rho: float, nu: float, zeroed: Tensor | None = None
+    ) -> State:
+        """``"feasible"`` or ``"paper"``, with the rows ``zeroed`` of every hidden variable at zero."""
+        state = (self.paper_state if start == "paper" else self.feasible_state)(params, rho, nu)
+        for l in range(1, len(self.chain) if zeroed is not None else 0):
+            state.outputs[l - 1][zeroed] = 0
+            self.chain.blocks[l].write_forward(state.params[l], state.outputs[l - 1], state.predictions[l])
+        return state
+
+    @torch.no_grad()
     def output_gradients(self, state: State) -> list[Tensor]:
         """``dR/dV_l`` of every link at a feasible state, handed down from block to block by the chain rule."""
         blocks = self.chain.blocks

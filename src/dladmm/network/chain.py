@@ -218,6 +218,7 @@ def gcn(
     activation: str | dict[str, Any] | Activation = "relu",
     *,
     rows: Tensor | None = None,
+    held: bool = False,
     propagated: bool = False,
 ) -> Chain:
     """The chain of the paper's GCN (Problem 5): ``Z_l = f(A~ Z_{l-1} W_l)``, the last layer linear; for one graph.
@@ -230,8 +231,8 @@ def gcn(
         The normalised adjacency A~.
     activation : str, dict or Activation, default "relu"
     rows : Tensor of shape (n,), optional
-        Indices of the nodes whose rows of Z_l are variables; the others follow the forward pass. None means all
-        (see :class:`~dladmm.blocks.GraphConv`).
+        Indices of the nodes whose rows of Z_l are variables; the others follow the forward pass, or with ``held`` stay
+        as they were at the start. None means all (see :class:`~dladmm.blocks.GraphConv`).
     propagated : bool, default False
         Whether the input will be ``A~ X`` instead of X.
 
@@ -249,6 +250,7 @@ def gcn(
                 "identity" if l == last else activation,
                 None if propagated and l == 0 else adjacency,
                 rows,
+                held,
             )
             for l, (n_in, n_out) in enumerate(pairs)
         ]

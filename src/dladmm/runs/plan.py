@@ -148,10 +148,16 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     full = asdict(make_options(options.get("preset", "default"), **known))
     full |= full.pop("subproblems")
     skipped = {"max_iter", "diagnostics_every"}
+    skipped |= {name for name, value in _YOUNGER.items() if full.get(name) == value}
+    if full.get("rho_rule") == "authors":
+        full["rho_rule"] = "authors, nu too"  # cells of before it raised nu are others
     if options.get("mode") != "streaming":  # its settings change no other mode, and cells are older than it
         skipped.add("streaming")
     return {name: value for name, value in full.items() if value is not None and name not in skipped}
 
+
+_YOUNGER = {"init_rule": "he", "w_penalty": "prox"}
+"""Options that stored cells are older than, with the value that changes nothing."""
 
 _FIELDS = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__} - {"subproblems"}
 

@@ -68,6 +68,7 @@ class Term:
 
 
 Solver = Literal["quadratic", "exact"]
+PenaltyStep = Literal["prox", "gradient"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class SubproblemOptions:
     ``alpha0``, ``t0``
         Where the backtracking of W (Algorithms 4 and 6) and of a (Algorithms 3 and 7) starts.
         ``None`` is the tight value: the smallest that majorises along the step, which is exact line search.
+    ``last_alpha0``
+        The same for W of the last block; ``None`` is ``alpha0``.
     ``growth``
         The paper's gamma and eta, the factor of one backtracking step.
     ``damping``
@@ -94,6 +97,9 @@ class SubproblemOptions:
         A sweep of accelerated mode sees a ramp in the place of a jump (:mod:`dladmm.solvers.jump_surrogate`).
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
+    ``w_penalty``
+        ``"prox"``: the penalty on W is added to the majoriser, as in Equations 9, 11, 19 and 20. ``"gradient"``: it is
+        majorised too, by its gradient, as in the authors' GCN script; for graphs.
     ``max_backtracks``
         Cap of every loop that has to search; reaching it leaves the variable where it was.
     """
@@ -109,12 +115,16 @@ class SubproblemOptions:
     ramps: bool = False
     tau_per_sample: bool = False
     max_backtracks: int = 60
+    last_alpha0: float | None = None
+    w_penalty: PenaltyStep = "prox"
 
     def __post_init__(self) -> None:
         for name in ("w_solver", "a_solver"):
             if getattr(self, name) not in get_args(Solver):
                 raise InputError(f"{name} must be one of {get_args(Solver)}, got {getattr(self, name)!r}.")
-        for name in ("alpha0", "t0"):
+        if self.w_penalty not in get_args(PenaltyStep):
+            raise InputError(f"w_penalty must be one of {get_args(PenaltyStep)}, got {self.w_penalty!r}.")
+        for name in ("alpha0", "t0", "last_alpha0"):
             check_setting(
                 self, name, float, "a positive number or None (tight)", lambda v: v > 0, optional=True
             )
@@ -125,6 +135,10 @@ class SubproblemOptions:
         for name in ("ramps", "tau_per_sample"):
             check_setting(self, name, bool, "True or False")
         check_setting(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
+
+    def start_of_W(self, *, last: bool) -> float | None:
+        """Where the backtracking of a block's W starts."""
+        return self.last_alpha0 if last and self.last_alpha0 is not None else self.alpha0
 
     def damping_of(self, n_in: int, *, last: bool) -> float:
         """The damping of a block with ``n_in`` inputs, relative to the mean eigenvalue of its Gram matrix."""

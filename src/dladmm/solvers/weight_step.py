@@ -157,7 +157,7 @@ def length_W(
     if options.w_solver == "quadratic":
         multiple, length, rate = _majorised_length(
             work.how, squared, moved_squared, power,
-            c=A.weight, strength=strength, start=options.alpha0, growth=options.growth,
+            c=A.weight, strength=strength, start=options.start_of_W(last=work.last), growth=options.growth,
         )  # fmt: skip
     else:
         total = factor_of(A, dtype or d.dtype, penalty, work).shift
@@ -209,7 +209,7 @@ def _majorised_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regul
     """
     W, c, options = params["W"], A.weight, work.options
     d = d.reshape(W.shape)
-    alpha = options.alpha0
+    alpha = options.start_of_W(last=work.last)
     if alpha is None:
         heading, _ = unit(d)
         alpha = float(c * ratio(A.squared(A.products(heading)), squared_norm(heading)))

@@ -258,17 +258,6 @@ def rose(history: History, start: float) -> bool:
     return first is not None and last is not None and last > max(first, start)
 
 
-def raises_rho(history: History, state: State, engine: Engine) -> bool:
-    """The authors' rule: ten times rho and both starts when the training loss rose three times running."""
-    losses = [value for value in history["loss"][-4:] if value is not None]
-    if len(losses) < 4 or not losses[0] < losses[1] < losses[2] < losses[3] or state.rho >= 0.1:
-        return False
-    state.rho = min(10 * state.rho, 0.1)
-    o = engine.options
-    engine.options = replace(o, alpha0=o.alpha0 and 10 * o.alpha0, t0=o.t0 and 10 * o.t0)
-    return True
-
-
 def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate:
     """The certificate of a run; ``restored`` says that the history's last row tells of another iterate."""
     accelerated = trainer.options.mode == "accelerated"

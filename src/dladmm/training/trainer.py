@@ -21,6 +21,7 @@ from dladmm.compute.recording import Replayed
 from dladmm.engine.batches import Batches
 from dladmm.engine.method import Method, MethodFactory
 from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
+from dladmm.engine.rho_rules import raises_rho
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, Units
@@ -36,7 +37,6 @@ from dladmm.training.diagnostics import (
     evidence_of,
     has_converged,
     measure,
-    raises_rho,
     rose,
     unbounded,
     vital_signs,
@@ -50,8 +50,8 @@ class Trainer:
 
     Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
     iteration in the place of dlADMM's (:mod:`dladmm.engine.method`). With ``comm`` every rank has a trainer of its own
-    rows, and history, decisions, certificate and status are the same on all of them. ``start`` is the Lagrangian before
-    the first iteration, ``exempt`` lists iterations that the theory says nothing about.
+    rows, and history, decisions, certificate and status are the same on all of them. ``zeroed``: rows of V_l, l < n,
+    that start at 0; ``start``: the Lagrangian before the first iteration; ``exempt``: iterations outside the theory.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Trainer:
         batches: Batches | None = None,
         comm: Communicator = ALONE,
         shards: Shards | None = None,
+        zeroed: Tensor | None = None,
     ) -> None:
         self.scaling, self.units, self._seed, self.comm, self._batches = scaling, units, seed, comm, batches
         self._agreement = Agreement(comm)
@@ -85,12 +86,10 @@ class Trainer:
             for name in chain.blocks[l].penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty_of(l).prox(block_params[name], 0.0)
         rho = options.starting_rho(risk.H)
-        make_state = self.engine.paper_state if options.start == "paper" else self.engine.feasible_state
-        self.state = make_state(params, rho, options.starting_nu(rho))
+        self.state = self.engine.starting_state(options.start, params, rho, options.starting_nu(rho), zeroed)
         self.baseline: str | None = None
-        self.method: Method
         if method is None:
-            self.method = own_method(self.engine, self.state, options, batches, seed, scaling)
+            self.method: Method = own_method(self.engine, self.state, options, batches, seed, scaling)
         else:
             refuse_own_settings(options)
             other = self.method = method(self.engine, self.state)
@@ -198,7 +197,7 @@ class Trainer:
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
                         kept_block[name].copy_(p)
-                if self.options.rho_rule is not None and raises_rho(self.history, self.state, self.engine):
+                if raises_rho(self.options.rho_rule, self.history, self.state, self.engine):
                     self.exempt.append(k + 1)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
@@ -233,7 +232,7 @@ class Trainer:
         due = k % self._every == 0 or k == self.options.max_iter
         if due:
             row |= self._measured_with_products()
-        elif self.options.rho_rule is not None:
+        elif self.options.rho_rule == "authors":
             row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
         descent = (self.start if previous is None else previous) - float(row["lagrangian"] or 0.0)
@@ -265,9 +264,10 @@ class Trainer:
 
     def _measured_with_products(self) -> dict[str, Value]:
         row = evaluate(self.engine, self.state, self.validation)
-        if self.options.mode == "streaming":  # not a stationary point of the monitor sample's own problem
-            return row
-        row["stationarity"] = math.sqrt(float(self.measuring.stationarity(self.state)))
+        if (
+            self.options.mode != "streaming"
+        ):  # else not a stationary point of the monitor sample's own problem
+            row["stationarity"] = math.sqrt(float(self.measuring.stationarity(self.state)))
         return row
 
     @property

@@ -1,66 +1,16 @@
-"""Penalties Omega on the weights W: value, prox, and distance to the subdifferential.
-
-They enter the W-updates, equations (9) and (11) of the paper:
-
-    W <- argmin_X  P(X; theta) + Omega(X)  =  prox of Omega at the gradient step,  step = 1 / theta.
-"""
+"""The penalties that act on every entry of W by itself, and the constraints on signs."""
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from dladmm.base.spec import Named, from_spec, number
-
-
-class Regularizer(Named, ABC):
-    """A penalty Omega(W) on a weight W of any shape: convex, and continuous except for constraints.
-
-    Methods take and return tensors of the shape of W unless they say otherwise.
-    """
-
-    is_zero: ClassVar[bool] = False
-    """Whether Omega = 0, so that nothing needs to be computed."""
-
-    is_constraint: ClassVar[bool] = False
-    """Whether Omega is the indicator of a set (infinite outside), which gradient methods cannot handle."""
-
-    @property
-    @abstractmethod
-    def quadratic(self) -> float | Tensor | None:
-        """lambda when Omega(W) = (lambda/2)||W||^2 (0.0 for no penalty), else None.
-
-        A 0-d tensor where :meth:`times` was given one: it stays on the device.
-        """
-
-    @property
-    @abstractmethod
-    def coercive(self) -> bool:
-        """Whether Omega(W) grows without bound with ||W||, as Assumption 2 of the paper requires."""
-
-    @abstractmethod
-    def value(self, W: Tensor) -> Tensor:
-        """Omega(W), a 0-d float64 tensor."""
-
-    @abstractmethod
-    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
-        """argmin_X Omega(X) + (1/(2 step)) ||X - W||^2; ``step`` is a number or a 0-d tensor."""
-
-    @abstractmethod
-    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
-        """Entry by entry min |g + s| over s in dOmega(W): zero where -g is a subgradient, as in Lemma 1."""
-
-    def times(self, share: float | Tensor) -> Regularizer:
-        """``share * Omega``; a constraint is returned unchanged.
-
-        A 0-d tensor ``share`` is used without synchronisation by quadratic penalties only.
-        """
-        return self
+from dladmm.base.spec import number
+from dladmm.regularizers.base import Regularizer
 
 
 @dataclass(frozen=True)
@@ -109,6 +59,7 @@ class L2(Regularizer):
     """argmin_X (strength/2)||X||^2 + (1/(2t))||X - W||^2 = W / (1 + t strength); equations (9) and (11)."""
 
     name: ClassVar[str] = "l2"
+    has_gradient: ClassVar[bool] = True
     strength: float = 0.1
 
     def __post_init__(self) -> None:
@@ -130,6 +81,9 @@ class L2(Regularizer):
 
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         return (g + self.strength * W).abs()
+
+    def gradient(self, W: Tensor) -> Tensor:
+        return self.strength * W
 
     def times(self, share: float | Tensor) -> Regularizer:
         if not isinstance(share, Tensor):
@@ -179,6 +133,10 @@ class NoPenalty(Regularizer):
 
     name: ClassVar[str] = "none"
     is_zero: ClassVar[bool] = True
+    has_gradient: ClassVar[bool] = True
+
+    def gradient(self, W: Tensor) -> Tensor:
+        return torch.zeros_like(W)
 
     @property
     def quadratic(self) -> float | None:
@@ -288,13 +246,3 @@ class Signed(Regularizer):
 def soft_threshold(W: Tensor, threshold: float | Tensor) -> Tensor:
     """sign(W) max(|W| - threshold, 0)."""
     return W.sign() * (W.abs() - threshold).clamp_min(0)
-
-
-REGULARIZERS: dict[str, type[Regularizer]] = {
-    cls.name: cls for cls in (NoPenalty, L2, L1, ElasticNet, NonNegative)
-}
-
-
-def get_regularizer(spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
-    """The penalty for ``spec``: None, a name ("l2"), a dictionary {"name": "l1", "strength": 0.1}, or the object."""
-    return NoPenalty() if spec is None else from_spec("regularizer", REGULARIZERS, Regularizer, spec)

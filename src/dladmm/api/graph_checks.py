@@ -1,0 +1,79 @@
+"""What :func:`dladmm.train_graph` refuses to combine, with words, before any work is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dladmm.api.graph_problem import GraphProblem, VariableRows
+from dladmm.api.self_training import takes_self_training
+from dladmm.base.errors import InputError
+from dladmm.compute.communicator import Communicator
+from dladmm.engine.method import MethodFactory
+from dladmm.engine.options import TrainOptions
+from dladmm.network.given_graph import is_graph
+
+
+def refuse_outside_convergent(chosen: TrainOptions, rows: VariableRows, zeroed: Any) -> None:
+    """The other modes put every variable to the forward pass again and again."""
+    refused = {
+        "rows='fixed'": rows == "fixed",
+        "zeroed": zeroed is not None,
+        "w_penalty='gradient'": chosen.subproblems.w_penalty == "gradient",
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"{name} is a setting of mode='convergent', got mode={chosen.mode!r}.")
+
+
+def refuse_self_training(
+    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
+) -> None:
+    refused = {
+        f"mode={chosen.mode!r}": chosen.mode != "accelerated",
+        "method": method is not None,
+        f"rows={rows!r}": rows != "all",
+        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
+            not takes_self_training(problem)
+        ),
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"self_training cannot be used with {name}; leave it out.")
+
+
+def refuse_beside_model(
+    data: Any, hidden: Any, activation: Any, self_training: bool | None, partition: Any, chosen: TrainOptions
+) -> None:
+    refused = {
+        "hidden": tuple(hidden) != (128,),
+        "activation": activation != "relu",
+        "self_training": bool(self_training),
+        "partition": partition is not None,
+        "batch_size": chosen.batch_size is not None,
+        "a graph in parts": callable(data) and not is_graph(data),
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(f"{name} cannot be used with model, which is trained as it is; leave it out.")
+
+
+def refuse_in_streaming(
+    chosen: TrainOptions,
+    rows: VariableRows,
+    zeroed: Any,
+    prox: str,
+    method: MethodFactory | None,
+    comm: Communicator,
+) -> None:
+    refused = {
+        f"rows={rows!r}": rows != "all",
+        "zeroed": zeroed is not None,
+        "prox": prox != "auto",
+        "method": method is not None,
+        "several ranks": not comm.alone,
+    }
+    for name, holds in refused.items():
+        if holds:
+            raise InputError(
+                f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
+            )
