@@ -244,6 +244,9 @@ def penalty_of(penalty: dict[str, Any], W: Array, g: Array) -> tuple[float, Arra
     if name == "non_negative":
         normal = np.where(W == 0, np.maximum(-g, 0), np.abs(g))
         return (math.inf if (W < 0).any() else 0.0), np.where(W < 0, math.inf, normal)
+    if name == "l4":
+        strength, norm = float(penalty["strength"]), math.sqrt(float((W**4).sum()))
+        return strength / 2 * norm, np.abs(g + (strength / norm * W**3 if norm > 0 else 0.0))
     if name not in ("none", "l1", "l2", "elastic_net"):
         raise Unreadable(f"unknown penalty {name!r}")
     l1 = float(penalty.get("l1", penalty["strength"] if name == "l1" else 0.0))

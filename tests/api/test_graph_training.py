@@ -166,7 +166,7 @@ CASES = [
     ("one class", {"y": Y * 0}, InputError, "one class only"),
     ("x NaN", {"data": X * np.nan}, InputError, "x contains NaN"),
     ("x flat", {"data": X[:, 0]}, InputError, "\\(nodes, features\\)"),
-    ("rows", {"rows": "some"}, InputError, "rows must be 'all' or 'train'"),
+    ("rows", {"rows": "some"}, InputError, "rows must be one of"),
     ("prox", {"prox": "newton"}, InputError, "prox must be"),
     ("validation name", {"validation": "train"}, InputError, "'val', 'test', a mask or None"),
     ("no val mask", {"validation": "val"}, InputError, "needs val_mask, which the graph does not have"),

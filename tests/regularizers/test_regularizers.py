@@ -14,6 +14,7 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.regularizers import (
     L1,
     L2,
+    L4,
     REGULARIZERS,
     ElasticNet,
     NonNegative,
@@ -141,7 +142,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("spec", "error", "words"),
     [
-        ("l3", InputError, "unknown regularizer 'l3'; known: elastic_net, l1, l2, non_negative, none"),
+        ("l3", InputError, "unknown regularizer 'l3'; known: elastic_net, l1, l2, l4, non_negative, none"),
         ({"name": "l2", "lambda": 1.0}, InputError, "'l2' has no parameter 'lambda'; allowed: strength"),
         ({"name": "l2", "strength": -1.0}, InputError, "strength must be a finite number >= 0; got -1.0"),
         ({"name": "l1", "strength": math.inf}, InputError, "strength must be a finite number >= 0; got inf"),
@@ -173,3 +174,45 @@ def test_signed_is_the_constrained_argmin(penalty, sign):
         assert signed.stationarity(off, (off - w) / step).item() > 0.1
     assert signed.times(0.5).penalty == penalty.times(0.5)
     assert signed.turned(torch.tensor([[-2.0]])).item() == (2.0 if sign > 0 else -2.0)
+
+
+@given(values=entries, other=entries, step=steps)
+def test_l4_prox_satisfies_its_variational_inequality_and_is_stationary(
+    values: list[float], other: list[float], step: float
+) -> None:
+    penalty, W, Y = L4(0.7), matrix(values), matrix(other)
+    X = penalty.prox(W, step)
+    linear = ((W - X) / step * (Y - X)).sum()
+    assert penalty.value(Y) >= penalty.value(X) + linear - 1e-9 * (1 + linear.abs())
+    assert (penalty.stationarity(X, (X - W) / step) <= 1e-9 * (1 + (W / step).abs().max())).all()
+
+
+def test_l4_is_half_the_norm_of_the_squares_and_its_gradient_that_of_autograd() -> None:
+    penalty, W = L4(3.0), torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64, requires_grad=True)
+    value = penalty.value(W)
+    assert float(value.detach()) == pytest.approx(1.5 * (1 + 16 + 0.0625) ** 0.5)
+    value.backward()
+    torch.testing.assert_close(penalty.gradient(W.detach()), W.grad)
+    assert not penalty.gradient(torch.zeros(2, 2)).any()
+    assert (penalty.quadratic, penalty.coercive, L4(0.0).quadratic, L4(0.0).coercive) == (
+        None,
+        True,
+        0.0,
+        False,
+    )
+    torch.testing.assert_close(penalty.times(0.5).value(W), value / 2)
+    assert penalty.prox(torch.zeros(2, 2), 1.0).equal(torch.zeros(2, 2))
+    single = L4(3.0).prox(torch.tensor([[2.0]]), 0.5)  # one entry: (3/2) x^2, an l2 penalty
+    torch.testing.assert_close(single, torch.tensor([[2.0 / 2.5]]))
+
+
+@pytest.mark.parametrize("penalty", [NoPenalty(), L2(0.7), L4(0.3)], ids=str)
+def test_penalties_that_have_a_gradient(penalty: Regularizer) -> None:
+    W = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    assert penalty.has_gradient
+    assert not penalty.stationarity(W, -penalty.gradient(W)).any()
+
+
+def test_penalties_with_kinks_have_none() -> None:
+    with pytest.raises(NotImplementedError, match="l1 has no gradient"):
+        L1(0.1).gradient(torch.ones(1, 1))

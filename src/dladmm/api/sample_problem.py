@@ -96,6 +96,11 @@ def sample_trainer(
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    if preset == "authors" or options.get("w_penalty", "prox") == "gradient":
+        what = "preset='authors'" if preset == "authors" else "w_penalty='gradient'"
+        raise InputError(
+            f"{what} is for graphs (train_graph); the paper's settings for MLPs are preset='paper'."
+        )
     make_options(preset, **options)  # nothing is read of a stream before all else has been checked
     held = None if validation is None else check_validation(validation)
     the_loss = _loss(loss)

@@ -43,7 +43,7 @@ def announce(
     promise = guarantee(
         options.starting_rho(loss.H),
         loss.H,
-        config.network == "gcn" and config.rows == "train",
+        config.network == "gcn" and config.rows in ("train", "fixed"),
         accelerated=options.mode == "accelerated",
         streaming=options.mode == "streaming",
     )

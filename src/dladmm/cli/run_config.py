@@ -56,7 +56,7 @@ class RunConfig:
     regularizer: str | None = None
     mode: str = "auto"
     preset: str = "default"
-    rows: str = "all"
+    rows: str | None = None
     rho: float | None = None
     nu: float | None = None
     batch_size: int | None = None

@@ -38,7 +38,9 @@ Mode = Annotated[
         "or convergent (the paper's algorithm)."
     ),
 ]
-Preset = Annotated[str | None, typer.Option(help="default, or paper: the paper's own settings.")]
+Preset = Annotated[
+    str | None, typer.Option(help="default; paper: the paper's own settings; authors: their GCN script's.")
+]
 Rho = Annotated[
     float | None, typer.Option(help="Weight of the hard constraint; above 2H the theory covers the run.")
 ]
@@ -166,7 +168,8 @@ def train_gcn(
     loss: LossOption = None,
     regularizer: Penalty = None,
     rows: Annotated[
-        str | None, typer.Option(help="all: the paper's problem; train: only labelled rows are variables.")
+        str | None,
+        typer.Option(help="all: the paper's problem; train, fixed: only labelled rows are variables."),
     ] = None,
     mode: Mode = None,
     preset: Preset = None,

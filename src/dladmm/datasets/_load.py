@@ -47,7 +47,8 @@ def load(
         Compare every file with its published sha256 before it is read.
     options
         Options of the data set: `full` (mnist, fashion_mnist); `split`, `seed`, `labels_per_class`, `n_test`,
-        `n_val`, `counts` (coauthor, whose split is the paper's unless a seed or a number is given); the parameters of `karate`, `digits`, `moons`, `spirals`, `sbm`.
+        `n_val`, `counts` (coauthor, whose split is the paper's unless a seed or a number is given); the parameters
+        of `karate`, `digits`, `moons`, `spirals`, `sbm`.
 
     Returns
     -------

@@ -79,7 +79,12 @@ def parse_coauthor(
     row = np.repeat(np.arange(nodes), np.diff(adjacency.indptr))
     if split == "random" or own:
         train, val, test = split_nodes(
-            labels, n_classes, labels_per_class=labels_per_class, n_test=n_test, n_val=n_val, seed=0 if seed is None else seed
+            labels,
+            n_classes,
+            labels_per_class=labels_per_class,
+            n_test=n_test,
+            n_val=n_val,
+            seed=0 if seed is None else seed,
         )
     else:
         train, val, test = paper_split(labels, n_classes)
@@ -106,7 +111,8 @@ def paper_split(
 
     def first(nodes: NDArray[np.int64], n: int) -> NDArray[np.int64]:
         order = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(PAPER_SEED))
-        return nodes[order[:n].numpy()]
+        chosen: NDArray[np.int64] = nodes[order[:n].numpy()]
+        return chosen
 
     train, test = np.zeros(len(y), dtype=bool), np.zeros(len(y), dtype=bool)
     for label in range(n_classes):

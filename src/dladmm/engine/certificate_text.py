@@ -28,8 +28,8 @@ def guarantee(
         return "Accelerated: the true training objective never rises (safeguard); the paper's theorems are not claimed."
     if follows_forward:
         return (
-            f"H = {H:g} and rho = {rho:g}, but some rows of the variables follow the forward pass (rows='train'): the "
-            "theory does not cover that; rows='all' with rho above "
+            f"H = {H:g} and rho = {rho:g}, but some rows of the variables follow the forward pass (rows='train') or "
+            "are held (rows='fixed'): the theory does not cover that; rows='all' with rho above "
             f"{2 * H:g} is covered."
         )
     if rho > 2 * H:
@@ -164,7 +164,7 @@ def _limit_points(c: Certificate) -> str:
 def _why_not(c: Certificate) -> str:
     reasons = []
     if c.follows_forward:
-        reasons.append("some rows of the variables follow the forward pass, which the theory does not cover")
+        reasons.append("some rows of the variables follow the forward pass or are held, outside the theory")
     elif c.constrained:
         reasons.append("the penalty is a constraint, and the theorems need a continuous one")
     elif c.sampled is not None and c.sampled.concave(c.H):

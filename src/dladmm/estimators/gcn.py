@@ -46,8 +46,8 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         A classification loss; None is softmax cross-entropy.
     rho, mu : float, optional
         Weights of the hard and of the relaxed constraints; None is the default of the mode.
-    rows : {"all", "train"}
-        "all" is the paper's problem; with "train" only rows of labelled nodes are variables.
+    rows : {"all", "train", "fixed"}
+        "all" is the paper's problem; with "train" and "fixed" only rows of labelled nodes are variables.
     self_training : bool, optional
         Give nodes without a label targets from a first network and their neighbours; as in
         :func:`~dladmm.train_graph`.

@@ -1,16 +1,17 @@
-"""The penalties that act on every entry of W by itself, and the constraints on signs."""
+"""The penalties that act on every entry of W by itself, the constraints on signs, and every penalty by name."""
 
 from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dladmm.base.spec import number
+from dladmm.base.spec import from_spec, number
 from dladmm.regularizers.base import Regularizer
+from dladmm.regularizers.l4 import L4
 
 
 @dataclass(frozen=True)
@@ -246,3 +247,13 @@ class Signed(Regularizer):
 def soft_threshold(W: Tensor, threshold: float | Tensor) -> Tensor:
     """sign(W) max(|W| - threshold, 0)."""
     return W.sign() * (W.abs() - threshold).clamp_min(0)
+
+
+REGULARIZERS: dict[str, type[Regularizer]] = {
+    cls.name: cls for cls in (NoPenalty, L2, L1, ElasticNet, L4, NonNegative)
+}
+
+
+def get_regularizer(spec: str | dict[str, Any] | Regularizer | None) -> Regularizer:
+    """The penalty for ``spec``: None, a name ("l2"), a dictionary {"name": "l1", "strength": 0.1}, or the object."""
+    return NoPenalty() if spec is None else from_spec("regularizer", REGULARIZERS, Regularizer, spec)

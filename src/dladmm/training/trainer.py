@@ -197,7 +197,7 @@ class Trainer:
                 for kept_block, block in zip(kept, self.state.params, strict=True):
                     for name, p in block.items():
                         kept_block[name].copy_(p)
-                if raises_rho(self.options.rho_rule, self.history, self.state, self.engine):
+                if self.options.rho_rule and raises_rho(self.options, self.history, self.state, self.engine):
                     self.exempt.append(k + 1)
                 self._tell("on_epoch_end")
             except KeyboardInterrupt:
