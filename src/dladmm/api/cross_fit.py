@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
+from dladmm.api.twin_rows import bundles
 from dladmm.callbacks import Callback
 from dladmm.callbacks.out_of_fold import OutOfFold
 from dladmm.compute.communicator import ALONE
@@ -107,7 +108,7 @@ def fit_cross_fitted(
     check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
     labels = targets if loss.kind == "classification" and targets.ndim == 1 else None
-    folds = folds_of(labels, n_rows, copies, generator)
+    folds = folds_of(labels, bundles(X, y), copies, generator)
     target = together.targets(encoded, folds).to(device)
 
     f = get_activation(activation)
@@ -179,11 +180,17 @@ def batch_rows(n_rows: int) -> int:
     return max(FEW_ROWS, min(MANY_ROWS, n_rows // 8))
 
 
-def folds_of(labels: Tensor | None, n_rows: int, copies: int, generator: torch.Generator) -> Tensor:
-    """The fold of every row, at random; every class of ``labels`` (N,) is dealt out evenly."""
-    order = torch.randperm(n_rows, generator=generator)
+def folds_of(labels: Tensor | None, bundle: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+    """The fold of every row, at random, one for all rows of a ``bundle`` (N,).
+
+    Every class of ``labels`` (N,) is dealt out evenly.
+    """
+    n_bundles = int(bundle.max()) + 1
+    order = torch.randperm(n_bundles, generator=generator)
     if labels is not None:
-        order = order[torch.argsort(labels[order], stable=True)]
-    fold = torch.empty(n_rows, dtype=torch.long)
-    fold[order] = torch.arange(n_rows) % copies
-    return fold
+        label = labels.new_empty(n_bundles)
+        label[bundle] = labels
+        order = order[torch.argsort(label[order], stable=True)]
+    fold = torch.empty(n_bundles, dtype=torch.long)
+    fold[order] = torch.arange(n_bundles) % copies
+    return fold[bundle]
