@@ -11,9 +11,9 @@ import pytest
 from command_line import in_this_process as dladmm
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_origin import fingerprint
 from dladmm.cli.task import decide
 from dladmm.training.checkpoint import load_model
+from dladmm.training.identity import fingerprint
 
 
 def prices(path, rows=420):

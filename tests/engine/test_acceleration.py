@@ -106,6 +106,47 @@ def test_a_resumed_run_is_bit_equal():
     assert torch.equal(whole.state.W[0], resumed.state.W[0])
 
 
+def test_a_run_resumed_among_refusals_is_bit_equal_over_a_hundred_iterations():
+    X, y = problem(0, "cross_entropy")
+    saved, refused = {}, {}
+
+    class Save(Callback):
+        def on_epoch_end(self, trainer):
+            tensors, meta = trainer.snapshot()
+            k = trainer.history.n_iter
+            refused[k] = meta["method"]["refused"]
+            saved[k] = {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(meta))
+
+    class Resume(Callback):
+        def __init__(self, k):
+            self.k = k
+
+        def on_train_begin(self, trainer):
+            trainer.resume(*saved[self.k])
+
+    def run(callback):
+        return train(
+            mlp([4, 6, 6, 3]),
+            X,
+            y,
+            mode="accelerated",
+            max_iter=100,
+            eps_rel=0.0,
+            eps_abs=0.0,
+            callbacks=[callback],
+        )
+
+    whole = run(Save())
+    assert whole.history.n_iter == 100
+    after = [k for k in range(2, 90) if refused[k] != refused[k - 1]]
+    assert len(after) >= 3, refused  # or the test says nothing of refusals
+    resumed = run(Resume(after[len(after) // 2]))
+    for name in set(whole.history) - {"seconds"}:
+        assert whole.history[name] == resumed.history[name], name
+    for ours, theirs in zip(whole.state.params, resumed.state.params, strict=True):
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def test_graphs_and_estimators_take_the_mode():
     graph = datasets.load("sbm", n_nodes=200, n_classes=3, seed=0)
     result = train_graph(graph, hidden=(16,), mode="accelerated", max_iter=30)

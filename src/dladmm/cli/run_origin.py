@@ -4,56 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
 from dladmm.cli.run_config import RunConfig
-from dladmm.compute.communicator import Communicator
 
 FILE = "data.json"
 PATHS = ("csv", "npz", "data_dir")
-SIZE, ODD = 2**64, 0x9E3779B97F4A7C15
-
-
-def fingerprint(array: Any, first_row: int = 0) -> int:
-    """A checksum of rows (N, ...) from ``first_row`` of the whole array on; those of its parts add up, mod 2^64.
-
-    Every row has a number from its bits, which counts by its place: two rows that changed places are noticed.
-    """
-    if np.asarray(array).dtype.kind not in "biuf":  # refused with words where it is trained on
-        return zlib.crc32(np.ascontiguousarray(array).tobytes())
-    rows = np.ascontiguousarray(np.asarray(array, dtype=np.float64)).reshape(len(array), -1).view(np.uint64)
-    with np.errstate(over="ignore"):
-        weights = (np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * np.uint64(ODD)) | np.uint64(1)
-        mixed = (rows ^ (rows >> np.uint64(29))) * np.uint64(ODD)
-        places = (
-            np.arange(first_row + 1, first_row + len(rows) + 1, dtype=np.uint64) * np.uint64(ODD)
-        ) | np.uint64(1)
-        return int(((mixed * weights).sum(1, dtype=np.uint64) * places).sum(dtype=np.uint64))
-
-
-def described(arrays: dict[str, NDArray[Any]], comm: Communicator) -> dict[str, Any]:
-    """Shape and fingerprint of each array of the run, whichever way its rows are dealt to the ranks."""
-    lengths = [json.loads(text) for text in comm.texts(json.dumps({n: len(a) for n, a in arrays.items()}))]
-    own = {
-        name: fingerprint(array, sum(each[name] for each in lengths[: comm.rank]))
-        for name, array in arrays.items()
-    }
-    marks = [json.loads(text) for text in comm.texts(json.dumps(own))]
-    return {
-        name: {
-            "shape": [sum(each[name] for each in lengths), *np.shape(array)[1:]],
-            "fingerprint": f"{sum(each[name] for each in marks) % SIZE:016x}",
-        }
-        for name, array in arrays.items()
-    }
 
 
 def write_origin(config: RunConfig, folder: Path, arrays: dict[str, Any]) -> None:

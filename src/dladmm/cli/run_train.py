@@ -21,10 +21,11 @@ from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_job import prepared
-from dladmm.cli.run_origin import check_same_data, described, read_origin, with_paths, write_origin
+from dladmm.cli.run_origin import check_same_data, read_origin, with_paths, write_origin
 from dladmm.cli.run_table import rows_to_predict, write_cells
 from dladmm.compute.communicator import Communicator, Traffic, current
 from dladmm.training.checkpoint import checkpoints, load_model, save_model
+from dladmm.training.identity import described
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 from dladmm.training.run_folder import write_run
 from dladmm.training.standing import Standing

@@ -29,6 +29,7 @@ from dladmm.base.atomic import remove_orphans
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.history import History
+from dladmm.training.identity import CheckpointWarning, check_same_run, identity_of
 from dladmm.training.model_file import SavedModel, load_model, save_model
 from dladmm.training.sharded_snapshot import SHARDS, load_own, newest_together, remove_shards, save_together
 
@@ -40,10 +41,6 @@ Snapshot = tuple[dict[str, Tensor], dict[str, Any]]
 
 _NAME = re.compile(r"checkpoint-(\d{6,18})\.dladmm")
 _CALLBACK = "callback/"
-
-
-class CheckpointWarning(UserWarning):
-    """Warning: a checkpoint was damaged or could not be written."""
 
 
 # A run as tensors and plain values, and back -------------------------------------------------------------------
@@ -75,6 +72,7 @@ def take_snapshot(trainer: Trainer) -> Snapshot:
         "exempt": list(trainer.exempt),
         "history": trainer.history.to_dict(),
         "scaled_targets": trainer.units is not None,
+        "identity": identity_of(trainer),
     }
     return tensors, meta
 
@@ -91,6 +89,7 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
         raise InputError(
             f"the snapshot is of a run with scale_targets={before}; this one needs scale_targets={before} too."
         )
+    check_same_run(meta.get("identity"), trainer)
     varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
     named = {name for name in tensors if not name.startswith(varying)}
     wrong = sorted(named ^ {name for name in expected if not name.startswith(varying)})

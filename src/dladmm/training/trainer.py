@@ -76,7 +76,7 @@ class Trainer:
         shards: Shards | None = None,
         zeroed: Tensor | None = None,
     ) -> None:
-        self.scaling, self.units, self._seed, self.comm, self._batches = scaling, units, seed, comm, batches
+        self.scaling, self.units, self.seed, self.comm, self._batches = scaling, units, seed, comm, batches
         self._agreement = Agreement(comm)
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
@@ -97,7 +97,8 @@ class Trainer:
         # Where a streaming run stands; None in the other modes
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
         self.history, self._starting_rho = History(), rho
-        self.given: dict[str, Any] | None = None  # the data as they were given, for a portable certificate
+        self.given: dict[str, Any] | None = None  # the data as they were given
+        self.known_by: dict[str, Any] | None = None  # dladmm.training.identity, once it was asked for
         self.exempt = [1] if options.start == "paper" else []
         every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
         self._every = options.diagnostics_every or every
