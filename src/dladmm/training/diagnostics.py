@@ -271,11 +271,11 @@ def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate
         trainer.baseline,
         trainer.options.mode == "streaming",
     )
-    certificate = replace(
-        certificate, failed=status is Status.NON_FINITE, restored=trainer.restored_from if restored else None
-    )
+    failed, iteration = status is Status.NON_FINITE, trainer.restored_from if restored else None
+    certificate = replace(certificate, failed=failed, restored=iteration)
     if not restored:
-        writer = None if trainer.given is None else writer_of(trainer, status)
+        known = trainer.given is not None and trainer.options.mode == "convergent"
+        writer = writer_of(trainer, status) if known else None
         return replace(certificate, writer=writer)
     energy = trainer.engine.energy(trainer.state)
     measured = {
