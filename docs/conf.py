@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
 
 import dladmm
 
@@ -35,6 +38,7 @@ exclude_patterns = ["_build", "results", "gallery/*.ipynb", "gallery/*.py", "**.
 suppress_warnings = ["config.cache"]
 
 html_theme = "furo"
+html_math_renderer = "mathml"
 html_title = "dladmm"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -42,7 +46,7 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 copybutton_exclude = ".linenos, .gp, .go"
 
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
 myst_heading_anchors = 3
 
 # Tutorials and pages with cells are run anew for every change; a failing cell fails the build.
@@ -217,7 +221,23 @@ def _numpydoc_sections(
     lines[:] = shown
 
 
+def _mathml(self: Any, node: nodes.Element, block: bool) -> None:
+    """A formula as MathML, which browsers draw themselves: the site loads no script from elsewhere."""
+    try:
+        written = tex2mathml(node.astext(), as_block=block)
+    except MathError as error:
+        logging.getLogger(__name__).warning("formula not understood: %s", error, location=node)
+        written = self.encode(node.astext())
+    self.body.append(f'<div class="math">{written}</div>\n' if block else written)
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_html_math_renderer(
+        "mathml",
+        inline_renderers=(lambda self, node: _mathml(self, node, False), None),
+        block_renderers=(lambda self, node: _mathml(self, node, True), None),
+    )
     app.add_post_transform(NamesInProse)
     app.connect("autodoc-process-docstring", _numpydoc_sections)
     app.connect("autodoc-process-docstring", _plain_signs)
