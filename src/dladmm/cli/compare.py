@@ -11,6 +11,7 @@ import typer
 
 from dladmm.cli.train import (
     Activation,
+    Config,
     Csv,
     DataDir,
     Dataset,
@@ -48,7 +49,7 @@ Rates = Annotated[
     list[str] | None,
     typer.Option("--lr", help="Another learning rate than the paper's, as adam=0.01; once for each method."),
 ]
-Seeds = Annotated[int, typer.Option(help="Initialisations of each method: seeds 0 to N - 1.")]
+Seeds = Annotated[int | None, typer.Option(help="Initialisations of each method: seeds 0 to N - 1 (1).")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the comparison; what is done there is not done again.")
 ]
@@ -67,7 +68,7 @@ def compare(
     data_dir: DataDir = None,
     methods: Methods = None,
     lr: Rates = None,
-    seeds: Seeds = 1,
+    seeds: Seeds = None,
     passes: Passes = None,
     levels: Levels = None,
     hidden: Hidden = None,
@@ -77,6 +78,7 @@ def compare(
     device: Device = None,
     dtype: Dtype = None,
     out: Out = None,
+    config: Config = None,
     json_: Json = False,
 ) -> None:
     """Train with several methods side by side: table, figures, and a run folder for each method and seed.
@@ -90,35 +92,44 @@ def compare(
         "separator": separator, "npz": npz, "task": task, "data_dir": data_dir, "hidden": hidden,
         "activation": activation, "regularizer": regularizer, "max_iter": max_iter, "device": device, "dtype": dtype,
     }  # fmt: skip
-    _run(flags, methods, lr, seeds, passes, levels, out, json_)
+    given = {
+        "methods": None if methods is None else [name.strip() for name in methods.split(",") if name.strip()],
+        "seeds": seeds,
+        "passes": passes,
+        "levels": None if levels is None else _levels(levels),
+    }
+    _run(flags, given, config, _rates(lr or []), out, json_)
 
 
 def _run(
     flags: dict[str, Any],
-    methods: str | None,
-    lr: list[str] | None,
-    seeds: int,
-    passes: int | None,
-    levels: str | None,
+    given: dict[str, Any],
+    toml: Path | None,
+    rates: dict[str, dict[str, Any]],
     out: Path | None,
     as_json: bool,
 ) -> None:
     from dladmm.base.atomic import replacing
-    from dladmm.cli.run_config import merged
+    from dladmm.cli.run_config import merged, read_toml
     from dladmm.compare.comparison import Comparison, run_comparison
     from dladmm.compare.contender import USUAL, Contender
     from dladmm.compare.table import show, summary
 
-    config = merged(None, run_flags(flags))
+    settings = {} if toml is None else read_toml(toml)
+    own = _of_file({name: settings.pop(name) for name in given if name in settings}, toml)
+    own |= {name: value for name, value in given.items() if value is not None}
+    known = {name: value for name, value in run_flags(flags).items() if value is not None}
+    config = merged(None, settings | known)
+    if out is None and config.out is not None:
+        out = Path(config.out)
     usual = [Contender.parse(name) for name in USUAL]
     every = [
         each.label
         for each in usual
         if config.network == "mlp" or not (each.counts_passes or each.method == "admm")
     ]
-    names = [name.strip() for name in methods.split(",") if name.strip()] if methods is not None else every
-    comparison = Comparison(config, tuple(names), seeds, _rates(lr or []), passes)
-    targets = _levels(levels)
+    names, seeds, targets = own.get("methods", every), own.get("seeds", 1), own.get("levels")
+    comparison = Comparison(config, tuple(names), seeds, rates, own.get("passes"))
     if not as_json:
         _announce(comparison)
     folder = out or Path(f"runs/compare-{config.network}-{comparison.source}")
@@ -162,11 +173,22 @@ def _announce(comparison: Any) -> None:
     typer.echo("\n".join([*lines, f"task       {task.kind}, loss {task.loss}{why}"]), err=True)
 
 
-def _levels(text: str | None) -> tuple[float, ...] | None:
+def _of_file(own: dict[str, Any], file: Path | None) -> dict[str, Any]:
+    """What a settings file says of the comparison itself, checked; numbers are checked where they are used."""
     from dladmm.base.errors import InputError
 
-    if text is None:
-        return None
+    methods, levels = own.get("methods", []), own.get("levels", [0.5])
+    if not isinstance(methods, list) or not all(isinstance(name, str) for name in methods):
+        raise InputError(f'{file}: methods must be a list such as ["streaming", "adam:batch=32"].')
+    numbers = isinstance(levels, list) and all(type(level) in (int, float) for level in levels)
+    if not numbers or not levels or not all(0 < level <= 1 for level in levels):
+        raise InputError(f"{file}: levels must be a list of shares between 0 and 1, as [0.95, 0.98].")
+    return own
+
+
+def _levels(text: str) -> tuple[float, ...]:
+    from dladmm.base.errors import InputError
+
     try:
         found = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
