@@ -16,6 +16,7 @@ from traffic_model import iteration_traffic
 
 from convergent import train, train_graph
 from dladmm import Chain, GCNClassifier, MLPClassifier, MLPRegressor, Recurrent, datasets, mlp
+from dladmm.api import same_on_ranks
 from dladmm.base.history import Status
 from dladmm.blocks import Affine, Elementwise
 from dladmm.callbacks import Callback, Checkpoint
@@ -104,6 +105,37 @@ def trained_on_the_default_group(comm):
     X, y = data()
     assert current().size == comm.size
     return told(train(mlp([5, 7, 3]), X, y, max_iter=3, dtype="float64"))
+
+
+def told_differently(comm, what):
+    """The last rank is told something else than the others."""
+    X, y = data()
+    other = comm.rank == comm.size - 1
+    changes = {
+        "rho": {"rho": 7.0},
+        "loss": {"loss": "squared_hinge"},
+        "activation": {"model": mlp([5, 4, 3], "tanh")},
+        "widths": {"model": mlp([5, 6, 3])},
+        "max_iter": {"max_iter": 4},
+        "regularizer": {"regularizer": {"name": "l2", "strength": 0.5}},
+        "mode": {"mode": "accelerated"},
+        "version": {},
+        "nothing": {"rho": None},
+    }[what]
+    settings = {"model": mlp([5, 4, 3]), "max_iter": 2} | (changes if other else {})
+    held = same_on_ranks.__version__
+    same_on_ranks.__version__ = "99.0" if other and what == "version" else held
+    try:
+        return told(quietly(train, X=X, y=y, communicator=comm, **settings))["status"]
+    finally:
+        same_on_ranks.__version__ = held
+
+
+def told_differently_of_a_graph(comm):
+    """The last rank is told of other hidden layers."""
+    graph = datasets.load("karate")
+    hidden = (6,) if comm.rank == comm.size - 1 else (4,)
+    return quietly(train_graph, graph, hidden=hidden, max_iter=2, communicator=comm).status.name
 
 
 def given_other_arrays(comm):

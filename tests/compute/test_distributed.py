@@ -149,6 +149,36 @@ def test_ranks_with_different_arrays_are_refused(pool):
         assert error.startswith("InputError: X, y must be the same whole arrays on all 3 ranks")
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("rho", "rho must be the same on all 3 ranks; rank 0 has its default, rank 2 has 7.0."),
+        ("loss", "loss must be the same on all 3 ranks; rank 0 has cross_entropy, rank 2 has squared_hinge."),
+        ("activation", "model must be the same on all 3 ranks; rank 0 has Chain(Affine(5, 4)"),
+        ("widths", "model must be the same on all 3 ranks; rank 0 has Chain(Affine(5, 4)"),
+        ("max_iter", "max_iter must be the same on all 3 ranks; rank 0 has 2, rank 2 has 4."),
+        ("regularizer", "regularizer must be the same on all 3 ranks; rank 0 has "),
+        ("mode", "mode must be the same on all 3 ranks; rank 0 has convergent, rank 2 has accelerated."),
+        ("version", "the version of dladmm must be the same on all 3 ranks; rank 0 has "),
+    ],
+)
+def test_ranks_that_are_told_different_things_are_refused_by_name(pool, what, words):
+    for _, error in pool.outcomes(tasks.told_differently, 3, what):
+        assert error is not None
+        assert error.startswith(f"InputError: {words}")
+
+
+def test_a_setting_left_out_is_the_same_as_none(pool):
+    assert pool.run(tasks.told_differently, 2, "nothing") == ["MAX_ITER", "MAX_ITER"]
+
+
+def test_graphs_are_told_the_same_on_all_ranks(pool):
+    for _, error in pool.outcomes(tasks.told_differently_of_a_graph, 2):
+        assert error.startswith(
+            "InputError: hidden must be the same on all 2 ranks; rank 0 has (4,), rank 1 has (6,)."
+        )
+
+
 def test_what_one_rank_refuses_all_refuse(pool):
     errors = [error for _, error in pool.outcomes(tasks.refused_by_one, 3)]
     assert errors[1].startswith("InputError: X contains NaN")

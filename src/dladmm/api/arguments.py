@@ -18,6 +18,7 @@ from scipy import sparse
 from torch import Tensor, nn
 
 from dladmm.api.row_checks import is_stream
+from dladmm.api.same_on_ranks import check_same_call
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Communicator, current, share
@@ -55,6 +56,8 @@ def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments
         if comm.alone and not called and not callable(given.get("validation")):
             return function(*args, **kwargs)
         given["communicator"] = comm
+        if not comm.alone:
+            check_same_call(signature, given, comm)
         whole = [name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not called and not own]
         with comm.together():
             checksums = " ".join(_checksum(_array(given[name])) for name in whole)
@@ -80,6 +83,7 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
         comm = _communicator(given.get("communicator"))
         if comm.alone:
             return function(*args, **kwargs)
+        check_same_call(signature, given, comm)
         parts = callable(given["data"]) and not is_graph(given["data"])
         if parts and given.get("partition") is not None:
             raise InputError("a graph given in parts defines its own partition; leave partition out.")
