@@ -12,12 +12,12 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
-from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import nn
 
 from convergent import train_graph
 from dladmm import GCNClassifier, InputError, MLPClassifier, MLPRegressor, ModuleClassifier, datasets
 from dladmm.engine.batches import default_passes
+from scikit_checks import own_checks
 
 STREAM = {"mode": "streaming", "random_state": 0, "device": "cpu"}
 
@@ -28,14 +28,13 @@ REFUSED_CHECKS = {
 }
 """Of scikit-learn's checks; its own stochastic estimators are excepted likewise."""
 
-CHECKED = {"mode": "streaming", "max_iter": 20, "dtype": "float64"}
+CHECKED = {"mode": "streaming", "dtype": "float64"}
 """Two checks ask for more digits than float32, the mode's own choice, has."""
 
 CHECKS = [
-    (f"{type(estimator).__name__}-{check.func.__name__}", estimator, check)
+    (f"{type(estimator).__name__}-{name}", estimator, check)
     for made in (MLPClassifier(**CHECKED), MLPRegressor(**CHECKED))
-    for estimator, check in estimator_checks_generator(made)
-    if check.func.__name__ not in REFUSED_CHECKS
+    for name, estimator, check in own_checks(made, without=REFUSED_CHECKS)
 ]
 
 
