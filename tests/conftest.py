@@ -33,6 +33,12 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+@pytest.fixture
+def short_teachers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs' self-training with teachers of a few iterations, for tests of something else."""
+    monkeypatch.setattr("dladmm.api.train_graph.TEACHER_ITERATIONS", 5)
+
+
 @pytest.fixture(autouse=True)
 def no_accelerated_run_rises(monkeypatch: pytest.MonkeyPatch) -> None:
     """The safeguard's promise, asked of every accelerated run that any test of this process makes."""

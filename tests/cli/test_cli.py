@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from command_line import in_this_process as dladmm
 from dladmm.base.errors import InputError
 from dladmm.cli.app import main
+from dladmm.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +144,7 @@ def test_config_file_and_flags_that_override_it(folder):
     assert report["settings"]["seed"] == 4
 
 
+@pytest.mark.usefixtures("short_teachers")
 def test_gcn(folder):
     done = dladmm(
         "train", "gcn", "--dataset", "karate", "--hidden", "8", "--max-iter", 10, "--json", cwd=folder
@@ -222,12 +225,24 @@ def test_debug_shows_the_traceback(folder):
         dladmm("--debug", "train", "mlp", "--dataset", "digits", "--rho", "-1", cwd=folder)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_the_iteration_and_say_how_to_go_on(folder, number, code):
-    out = f"s{code}"
+ENDLESS = (
+    "train",
+    "mlp",
+    "--dataset",
+    "digits",
+    "--hidden",
+    "5",
+    "--mode",
+    "convergent",
+    "--max-iter",
+    "100000",
+)
+
+
+def ended_process(folder, number, out):
+    """A process that gets the signal in its second iteration."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dladmm", "train", "mlp", "--dataset", "digits", "--mode", "convergent",
-         "--max-iter", "100000", "--out", out],
+        [sys.executable, "-m", "dladmm", *ENDLESS, "--out", out],
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -236,9 +251,40 @@ def test_signals_end_the_iteration_and_say_how_to_go_on(folder, number, code):
             break
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def ended_here(folder, number, out):
+    """The same in this process, whose own handlers must be back afterwards."""
+    iterate = Trainer._iterate
+
+    def interrupted(trainer, k):
+        if k == 2:
+            os.kill(os.getpid(), number)
+        return iterate(trainer, k)
+
+    before = signal.getsignal(number)
+    with mock.patch.object(Trainer, "_iterate", interrupted):
+        done = dladmm(*ENDLESS, "--out", out, cwd=folder)
+    assert signal.getsignal(number) is before
+    return done
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "ended"),
+    [
+        (signal.SIGINT, 130, ended_process),
+        (signal.SIGINT, 130, ended_here),
+        (signal.SIGTERM, 143, ended_here),
+    ],
+    ids=["SIGINT, a process", "SIGINT", "SIGTERM"],
+)
+def test_signals_end_the_iteration_and_say_how_to_go_on(folder, number, code, ended):
+    out = f"s{code}-{ended.__name__}"
+    process = ended(folder, number, out)
     assert process.returncode == code
-    assert f"dladmm train mlp --resume {out}" in stderr
-    assert "Interrupted by the user" in stdout
+    assert f"dladmm train mlp --resume {out}" in process.stderr
+    assert "Interrupted by the user" in process.stdout
     assert list((folder / out / "checkpoints").glob("*.dladmm"))
     done_before = json.loads((folder / out / "metrics.json").read_text(encoding="utf-8"))["iterations"]
     done = dladmm("train", "mlp", "--resume", out, "--max-iter", done_before + 2, "--json", cwd=folder)

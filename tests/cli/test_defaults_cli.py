@@ -117,6 +117,7 @@ def test_two_classes_in_any_units(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_teachers")
 def test_graphs_have_the_mode_of_the_estimator(tmp_path):
     done = dladmm(
         "train", "gcn", "--dataset", "karate", "--hidden", "8", "--max-iter", 10, "--json", cwd=tmp_path

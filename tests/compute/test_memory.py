@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from command_line import in_this_process as dladmm
 from convergent import train, train_graph
 from dladmm import MLPClassifier, mlp
 from dladmm.base.errors import InputError
@@ -238,7 +239,7 @@ def test_memmaps_are_recognised_behind_views(stored):
 CHILD = """
 import resource, sys, numpy as np
 from dladmm import mlp, train
-x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(200_000, 250))
+x = np.memmap(sys.argv[1], dtype=np.float32, mode="r", shape=(100_000, 250))
 y = np.arange(len(x)) % 3
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -251,10 +252,10 @@ print(peak() - before)
 
 
 def test_a_file_larger_than_what_is_allowed_is_never_in_memory_whole(tmp_path):
-    """200 MB of inputs; the process grows by what 40 MB of tensors and the products' own buffers take."""
+    """100 MB of inputs; the process grows by what 40 MB of tensors and the products' own buffers take."""
     rows = np.random.default_rng(0).standard_normal((2000, 250)).astype(np.float32)
     with (tmp_path / "x.bin").open("wb") as file:
-        for _ in range(100):
+        for _ in range(50):
             rows.tofile(file)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD, tmp_path / "x.bin"],
@@ -263,7 +264,7 @@ def test_a_file_larger_than_what_is_allowed_is_never_in_memory_whole(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 100e6
+    assert int(done.stdout) < 80e6
 
 
 # Errors ----------------------------------------------------------------------------------------------------------
@@ -350,28 +351,12 @@ def test_estimators_pass_it_on():
 
 
 def test_the_command_line_says_what_it_needs_and_keeps_to_it(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "dladmm",
-        "train",
-        "mlp",
-        "--dataset",
-        "digits",
-        "--hidden",
-        "20",
-        "--max-iter",
-        "2",
-    ]
-    done = subprocess.run(
-        [*command, "--max-memory", "4MB"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    words = ("train", "mlp", "--dataset", "digits", "--hidden", "20", "--max-iter", "2")
+    done = dladmm(*words, "--max-memory", "4MB", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stderr.splitlines() if line.startswith("memory"))
     assert 1 <= int(line.split()[2]) <= 4
-    done = subprocess.run(
-        [*command, "--max-memory", "1KB"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = dladmm(*words, "--max-memory", "1KB", cwd=tmp_path)
     assert done.returncode == 2
     assert "MB at least" in done.stderr
 

@@ -38,6 +38,7 @@ def of_split(split: int) -> SimpleNamespace:
     return SimpleNamespace(x=GRAPH.x, edge_index=GRAPH.edge_index, y=GRAPH.y, **masks)
 
 
+@pytest.mark.usefixtures("short_teachers")
 def test_several_splits_are_fitted_and_scored_by_their_number():
     for split in (0, 3):
         several = GCNClassifier((8,), max_iter=10, random_state=0).fit(GRAPH, split=split)
@@ -91,6 +92,7 @@ def test_a_node_of_weight_zero_has_no_label_and_one_of_weight_two_counts_twice()
     np.testing.assert_allclose(same, whole, rtol=1e-9)
 
 
+@pytest.mark.usefixtures("short_teachers")
 def test_a_heavy_class_is_told_more_often():
     graph = of_split(0)
     heavy = np.where(graph.y == 0, 30.0, 1.0)

@@ -41,13 +41,13 @@ def test_the_estimate_is_twice_the_curvature(fn, true):
 
 def test_a_function_is_a_loss_whose_constant_is_estimated_and_said():
     with pytest.warns(EstimatedConstant, match="H of the loss was not given and is estimated as 2"):
-        result = train(mlp([4, 8, 2]), X, Y, loss=half_square, max_iter=20)
+        result = train(mlp([4, 8, 2]), X, Y, loss=half_square, max_iter=6)
     assert pytest.approx(2.0, rel=1e-3) == result.certificate.H
     assert result.certificate.certified, str(result.certificate)
     assert result.certificate.H_estimated
     assert "H = 2 was estimated" in str(result.certificate)
     assert Certificate.from_dict(result.certificate.to_dict()).H_estimated
-    given = train(mlp([4, 8, 2]), X, Y, loss="squared", rho=6.0, max_iter=20)
+    given = train(mlp([4, 8, 2]), X, Y, loss="squared", rho=6.0, max_iter=6)
     assert not given.certificate.H_estimated
     assert "estimated" not in str(given.certificate)
     assert result.history["loss"][-1] == pytest.approx(given.history["loss"][-1], rel=1e-2)

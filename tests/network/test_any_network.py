@@ -51,7 +51,7 @@ class Residual(nn.Module):
 @pytest.mark.parametrize("solver", ["exact", "quadratic"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_cnn_in_the_certified_region_is_certified(stripes, pool, solver, dtype):
-    result = train(cnn(pool), *stripes, max_iter=40, w_solver=solver, a_solver=solver, dtype=dtype)
+    result = train(cnn(pool), *stripes, max_iter=20, w_solver=solver, a_solver=solver, dtype=dtype)
     assert result.certificate.certified, str(result.certificate)
     assert result.history["lagrangian"][-1] < result.history["lagrangian"][0]
 
@@ -60,7 +60,7 @@ def test_a_cnn_in_the_certified_region_is_certified(stripes, pool, solver, dtype
 def test_an_accelerated_cnn_never_rises_and_learns(stripes, activation):
     module = cnn(activation=activation)
     X, y = stripes
-    result = train(module, X, y, mode="accelerated", max_iter=120)
+    result = train(module, X, y, mode="accelerated", max_iter=50)
     values = result.history["lagrangian"]
     assert all(after <= before for before, after in pairwise(values))
     assert result.certificate.monotone
@@ -76,7 +76,7 @@ def test_normalisation_and_residuals_train_and_evaluate_like_torch(stripes, mode
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), Residual(), nn.AvgPool2d(2), nn.Flatten(),
         nn.Linear(36, 12), nn.LayerNorm(12), nn.ReLU(), nn.Linear(12, 3),
     )  # fmt: skip
-    result = train(module, X, y, mode=mode, max_iter=80, validation=(X[:30], y[:30]))
+    result = train(module, X, y, mode=mode, max_iter=40, validation=(X[:30], y[:30]))
     assert result.certificate.monotone
     assert result.history["train_accuracy"][-1] > 0.9
     x = torch.from_numpy(X).float()

@@ -85,6 +85,7 @@ def test_every_command_has_help(command):
         assert "Example" in result.output
 
 
+@pytest.mark.usefixtures("short_teachers")
 def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, monkeypatch):
     monkeypatch.setitem(demo.DIGITS, "max_iter", 6)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])

@@ -100,8 +100,8 @@ def test_early_stopping_resumes_too(blobs, tmp_path, order, stop):
 
 def test_a_finished_run_resumed_is_the_same_result(blobs, tmp_path):
     X, y = blobs
-    settings = {"regularizer": {"name": "l2", "strength": 1.0}, "max_iter": 5000, "eps_rel": 1e-2}
-    whole = train(mlp([5, 3]), X, y, callbacks=[Checkpoint(tmp_path, every=1000)], **settings)
+    settings = {"regularizer": {"name": "l2", "strength": 20.0}, "max_iter": 5000, "eps_rel": 1e-2}
+    whole = train(mlp([5, 3]), X, y, callbacks=[Checkpoint(tmp_path, every=50)], **settings)
     resumed = train(mlp([5, 3]), X, y, callbacks=[Checkpoint(tmp_path, resume=True)], **settings)
     assert whole.status is resumed.status is Status.CONVERGED
     assert equal(whole, resumed)

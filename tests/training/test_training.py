@@ -57,7 +57,7 @@ def test_history_and_certificate_serialise(blobs):
 def test_converges_and_says_so(blobs):
     X, y = blobs
     result = train(
-        mlp([5, 3]), X, y, regularizer={"name": "l2", "strength": 1.0}, max_iter=5000, dtype="float64"
+        mlp([5, 3]), X, y, regularizer={"name": "l2", "strength": 20.0}, max_iter=5000, dtype="float64"
     )
     assert result.status is Status.CONVERGED
     assert result.history.n_iter < 5000
