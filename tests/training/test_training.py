@@ -147,6 +147,9 @@ def test_non_finite_values_stop_the_run_with_the_last_finite_state(blobs, pick, 
         mlp([5, 8, 3]), X, y, max_iter=20, callbacks=[Poison(4, pick)], w_solver=solver, a_solver=solver
     )
     assert result.status is Status.NON_FINITE
+    assert not result.status.ok
+    assert result.certificate.failed
+    assert not result.certificate.certified
     assert result.history.n_iter == 4
     for tensor in [*result.state.W, *result.state.b, *result.state.z, *result.state.a, result.state.u]:
         assert torch.isfinite(tensor).all()

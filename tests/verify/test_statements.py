@@ -1,0 +1,165 @@
+"""Every statement of verify.py by itself: one thing is changed and exactly its statement fails; formulas one by one."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import dladmm
+from chaos.certificates import ACTIVATIONS, LOSSES, PENALTIES
+from convergent import train
+from dladmm import verify
+from dladmm.activations import get_activation
+from dladmm.losses import get_loss
+from dladmm.regularizers import get_regularizer
+from dladmm.training.certificate_file import digest_of
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 4)), np.arange(30) % 3
+    result = train(
+        dladmm.mlp([4, 5, 3], "tanh"), X, y, nu=0.3, regularizer="l2", dtype="float64", max_iter=6, random_state=0
+    )
+    path = str(tmp_path_factory.mktemp("run") / "c")
+    result.certificate.save(path)
+    return *verify.read(path), {"X": X, "y": y}
+
+
+def failures(run, change):
+    """What fails after ``change(tensors, claims, data)``, which does not forget the checksum of the claims."""
+    tensors, claims, data = copy.deepcopy(run)
+    tensors = {name: t.copy() for name, t in tensors.items()}
+    change(tensors, claims, data)
+    claims["digest"] = digest_of(claims)
+    return verify.verify(tensors, claims, data).failures
+
+
+def nudge(x):
+    """The next number up, in the first entry."""
+    flat = x.reshape(-1)
+    flat[0] = np.nextafter(flat[0], np.inf)
+
+
+def test_an_honest_run_holds_in_every_statement(run):
+    assert failures(run, lambda tensors, claims, data: None) == []
+    report = verify.verify(*run)
+    assert report.accepted
+    assert any("stationarity at the end" in line for line in report.lines)
+
+
+def test_data_and_tensors_are_known_to_the_last_bit(run):
+    assert failures(run, lambda t, c, d: nudge(d["X"])) == ["the data (X, y) have the checksums stated"]
+    assert failures(run, lambda t, c, d: nudge(t["u"])) == ["parameters and variables have the checksums stated"]
+    assert failures(run, lambda t, c, d: d.update(y=d["y"] + 0 * d["y"].astype(np.int32))) == []
+
+
+def test_every_number_at_the_end_is_compared(run):
+    for name, value in run[1]["end"].items():
+        size = 1 + abs(run[1]["end"]["lagrangian"])
+
+        def change(tensors, claims, data, name=name, value=value, size=size):
+            claims["end"][name] = value + 1e-4 * size
+
+        assert any(words.startswith(f"{name} at the end") for words in failures(run, change)), name
+
+
+def test_steps_and_c2_are_those_of_the_moves(run):
+    def change(tensors, claims, data):
+        claims["moves"][2][0] *= 1.001
+
+    assert failures(run, change) == ["steps and C2 are those of the moves, known of 6"]
+
+
+def test_no_iteration_is_exempt_without_a_reason(run):
+    def change(tensors, claims, data):
+        claims["exempt"] = claims["verdict"]["exempt"] = [3]
+
+    assert failures(run, change) == ["only starts without Lemma 2 and changes of rho are exempt ([3])"]
+
+
+def test_a_small_rise_is_seen(run):
+    def change(tensors, claims, data):
+        h = claims["history"]
+        h["lagrangian"][2] = h["lagrangian"][1] * (1 + 1e-10)
+
+    words = next(each for each in failures(run, change) if each.startswith("the verdict repeats"))
+    assert "not descent_violations" in words
+    assert "what is certified was seen: rho > 2H, descent, C2, Lemma 2" in failures(run, change)
+
+
+def test_a_residual_beyond_the_recorded_steps_is_seen(run):
+    """Steps of z_L made small in moves and sums alike: Lemma 2 ties the residual to them."""
+
+    def change(tensors, claims, data):
+        moves = claims["moves"][1]
+        half, C1 = len(moves) // 2, claims["C1"]
+        for i, rate in enumerate(moves[half:]):
+            if abs(rate - C1) < 1e-9:
+                moves[i] *= 1e-12
+        claims["history"]["squared_steps"][1] = sum(moves[:half])
+
+    assert any(words.startswith("every residual is one") for words in failures(run, change))
+
+
+def test_H_C1_rho_and_nu_are_compared(run):
+    def scaled(name, times):
+        return lambda tensors, claims, data: claims.update({name: claims[name] * times})
+
+    assert any(words.startswith("H, the Lipschitz") for words in failures(run, scaled("H", 1 + 1e-6)))
+    assert any(words.startswith("C1 =") for words in failures(run, scaled("C1", 1 + 1e-6)))
+    for name in ("rho", "nu"):
+        assert any(words.startswith("rho and nu are the same") for words in failures(run, scaled(name, 1.01)))
+
+
+@pytest.mark.parametrize("number", range(len(LOSSES)))
+def test_losses_are_those_of_the_library(number):
+    loss = get_loss(LOSSES[number])
+    rng = np.random.default_rng(number)
+    z = rng.normal(size=(40, 3)) * 3
+    y = rng.random((40, 3))
+    if loss.name == "cross_entropy":
+        y /= y.sum(1, keepdims=True)
+    if loss.name == "squared_hinge":
+        y = np.where(y > 0.5, 1.0, -1.0)
+    if loss.name == "poisson":
+        y *= 8
+    rows, gradient, H = verify.loss_of(loss.to_spec(), z, y)
+    at, target = torch.from_numpy(z), torch.from_numpy(y)
+    np.testing.assert_allclose(rows, loss.rows(at, target), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(gradient, loss.gradient(at, target), rtol=1e-10, atol=1e-10)
+    assert pytest.approx(loss.H) == H
+
+
+@pytest.mark.parametrize("number", range(len(ACTIVATIONS)))
+def test_activations_and_their_distances_are_those_of_the_library(number):
+    f = get_activation(ACTIVATIONS[number])
+    rng = np.random.default_rng(number)
+    z = np.concatenate([rng.normal(size=50) * 2, np.linspace(-1, 1, 5)])
+    m, a = rng.normal(size=(2, 55))
+    value, slope = verify.activation(f.to_spec(), z)
+    at = torch.from_numpy(z)
+    np.testing.assert_allclose(value, f(at), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(slope[:50], f.derivative(at)[:50], rtol=1e-10, atol=1e-12)  # off the kinks
+    if f.continuous:
+        found = verify.distance(f.to_spec(), z, m, a, 0.6)
+        np.testing.assert_allclose(
+            found, f.stationarity(at, *map(torch.from_numpy, (m, a)), 0.6), rtol=1e-9, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("number", range(1, len(PENALTIES)))
+def test_penalties_are_those_of_the_library(number):
+    penalty = get_regularizer(PENALTIES[number])
+    rng = np.random.default_rng(number)
+    W, g = rng.normal(size=(2, 6, 4))
+    W = np.abs(W) if penalty.is_constraint else W
+    W[0] = 0.0
+    value, distance = verify.penalty_of(penalty.to_spec(), W, g)
+    at = torch.from_numpy(W)
+    assert value == pytest.approx(float(penalty.value(at)), rel=1e-12)
+    np.testing.assert_allclose(distance, penalty.stationarity(at, torch.from_numpy(g)), rtol=1e-12)
