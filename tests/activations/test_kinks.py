@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
+from torch import nn
 
 from dladmm.activations import (
     ELU,
@@ -11,6 +15,7 @@ from dladmm.activations import (
     HardTanh,
     Identity,
     LeakyReLU,
+    PiecewiseLinear,
     Quantised,
     ReLU,
     Sigmoid,
@@ -19,14 +24,34 @@ from dladmm.activations import (
     Step,
     Tanh,
 )
+from dladmm.activations.piecewise import Piece
 
 F64 = torch.float64
+
+
+@dataclass(frozen=True)
+class Steeper(PiecewiseLinear):
+    """z/2 up to 1, 2 z - 3/2 from there on: a sloped piece with an intercept, as an activation of one's own may have."""
+
+    name: ClassVar[str] = "steeper"
+
+    def pieces(self) -> list[Piece]:
+        return [Piece(-float("inf"), 0.5, 0.0), Piece(1.0, 2.0, -1.5)]
+
+    def module(self) -> nn.Module:
+        class Module(nn.Module):
+            def forward(self, z):
+                return torch.where(z > 1, 2 * z - 1.5, z / 2)
+
+        return Module()
+
+
 EVERY = [
     ReLU(), LeakyReLU(0.1), LeakyReLU(-0.5), Identity(), HardTanh(), Sigmoid(), Tanh(), Softplus(), ELU(0.7), ELU(2.0),
-    Sign(), Step(), Quantised(5, -1.0, 2.0),
+    Sign(), Step(), Quantised(5, -1.0, 2.0), Steeper(),
 ]  # fmt: skip
 CONTINUOUS = [f for f in EVERY if f.continuous]
-KINKS = {"relu": [0.0], "leaky_relu": [0.0], "hard_tanh": [-1.0, 1.0], "elu": [0.0]}
+KINKS = {"relu": [0.0], "leaky_relu": [0.0], "hard_tanh": [-1.0, 1.0], "elu": [0.0], "steeper": [1.0]}
 
 
 def objective(f: Activation, z, m, a, weight):

@@ -195,3 +195,28 @@ def test_a_factor_made_for_one_penalty_or_weight_is_not_taken_for_another():
             block.update_parameters(own, v, term, L2(strength), work)
             results.append(own["W"])
         assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("name", ["affine", "affine, fewer outputs"])
+def test_the_exact_input_is_the_minimiser(name):
+    """One solve reaches ``(nu I + c W^T W)^-1 (nu value + c W^T (target - b))``, by either form of the inverse."""
+    block, v, params, term, _ = problem(name)
+    anchor = Anchor(NU, v + randn(5, *v.shape))
+    W, wanted = params["W"], term.target - params["b"]
+    left = NU * torch.eye(W.shape[1], dtype=torch.float64) + WEIGHT * W.T @ W
+    best = torch.linalg.solve(left, (NU * anchor.value + WEIGHT * wanted @ W).T).T
+    block.update_input(params, v, anchor, term, Work(SubproblemOptions()))
+    torch.testing.assert_close(v, best, rtol=1e-9, atol=1e-10)
+
+
+def test_an_inverse_made_for_one_nu_is_not_taken_for_another():
+    block, v, params, term, _ = problem("affine")
+    kept = Work(SubproblemOptions())
+    for nu in (0.1, 3.0):
+        results = []
+        for work in (kept, Work(SubproblemOptions())):
+            own, prediction = v.clone(), term.prediction.clone()
+            anchor = Anchor(nu, v + randn(5, *v.shape))
+            block.update_input(params, own, anchor, Term(WEIGHT, term.target, prediction), work)
+            results.append(own)
+        assert torch.equal(*results)

@@ -1,0 +1,166 @@
+"""Searches for a curvature: what they accept majorises, what they passed over did not, and rounding is all they forgive."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dladmm.activations import get_activation
+from dladmm.blocks import Anchor, Term, Work
+from dladmm.regularizers import L1, L2
+from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
+from dladmm.solvers.proximal_gram import proximal_on_gram
+from dladmm.solvers.step_along import StepAlong
+from dladmm.solvers.subproblems import (
+    SubproblemOptions,
+    Trial,
+    line_search,
+    rise_of_square,
+    searched,
+    searched_blindly,
+)
+
+F64 = torch.float64
+OPTIONS = SubproblemOptions(growth=2.0, max_backtracks=12)
+
+
+def randn(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
+
+
+def quadratic(q):
+    """Trials of ``phi(x) = -x + (q/2) x^2`` from 0, the step ``1/curvature``."""
+
+    def trial(curvature):
+        s = 1 / curvature
+        return Trial(-s + q / 2 * s * s, -s, s * s)
+
+    return trial
+
+
+@pytest.mark.parametrize(("q", "found"), [(0.5, 1.0), (1.0, 1.0), (1.01, 2.0), (7.9, 8.0), (8.0, 8.0), (8.1, 16.0)])
+def test_the_first_power_that_majorises_is_taken(q, found):
+    assert searched(quadratic(q), 1.0, lambda: 0.0, OPTIONS) == found
+    tried = 2.0 ** torch.arange(12, dtype=F64)
+    excess = torch.tensor([(lambda t: t.rise - t.linear - c / 2 * t.squared)(quadratic(q)(c)) for c in tried.tolist()])
+    assert float(searched_blindly(excess, tried, torch.zeros((), dtype=F64))) == found
+
+
+def test_a_search_forgives_its_slack_and_no_more_and_ends():
+    shy = quadratic(1.5)  # the excess at 1 is 0.25
+    assert searched(shy, 1.0, lambda: 0.26, OPTIONS) == 1.0
+    assert searched(shy, 1.0, lambda: 0.24, OPTIONS) == 2.0
+    assert searched(lambda curvature: Trial(1.0, 0.0, 0.0), 1.0, lambda: 0.5, OPTIONS) is None
+
+
+def test_small_numbers():
+    change, residual = randn(0, 4, 3), randn(1, 4, 3)
+    direct = (residual + change).square().sum() - residual.square().sum()
+    torch.testing.assert_close(rise_of_square(change, residual), direct)
+    two, three = torch.tensor(2.0, dtype=F64), torch.tensor(3.0, dtype=F64)
+    assert float(line_search(two, three)) == pytest.approx(2 / 3)
+    assert float(line_search(-two, three)) == 0.0
+    assert float(line_search(two, 0 * three)) == 1.0
+
+
+def along(activation, weight=1.7):
+    H, target = randn(0, 6, 3), randn(1, 6, 3)
+    f = get_activation(activation)
+    term = Term(weight, target, f(H))
+    return f, H, term, StepAlong(f, term, H.clone(), None, Work(OPTIONS))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "identity"])
+def test_a_step_along_a_direction_knows_its_gradient_rise_and_slack(activation):
+    f, H, term, step = along(activation)
+    leaf = H.clone().requires_grad_()
+    value = term.weight / 2 * (term.target - f.module()(leaf)).square().sum()
+    (gradient,) = torch.autograd.grad(value, leaf)
+    torch.testing.assert_close(step.gradient().clone(), gradient)
+    change = randn(2, 6, 3)
+    step.aim(change, change, change)
+    after = term.weight / 2 * (term.target - f(H - 0.3 * change)).square().sum()
+    if activation != "identity":
+        assert step.rise(0.3) == pytest.approx(float(after - value.detach()), rel=1e-9)
+    assert float(step.slack()) == pytest.approx(
+        torch.finfo(F64).eps * term.weight / 2 * float((term.prediction - term.target).square().sum())
+    )
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("strength", [0.0, 0.6])
+def test_the_curvature_that_is_accepted_majorises_and_half_of_it_does_not(activation, strength):
+    """phi(W) = (c/2)||f(V W^T) - target||^2 along d = g + strength W, the step 1/(sigma + strength)."""
+    f, V, W = get_activation(activation), randn(4, 6, 4), randn(5, 3, 4)
+    term = Term(40.0, randn(1, 6, 3), f(V @ W.T))
+    step = StepAlong(f, term, V @ W.T, None, Work(OPTIONS))
+    g = step.gradient().clone().T @ V
+    d = g + strength * W
+    step.aim(V @ d.T, d, g, strength)
+
+    def excess(sigma):
+        s = 1 / (sigma + strength)
+        rise = 20.0 * ((f(V @ (W - s * d).T) - term.target).square().sum() - (f(V @ W.T) - term.target).square().sum())
+        return float(rise + s * (g * d).sum() - sigma / 2 * s * s * d.square().sum())
+
+    found = float(step.curvature(1.0, OPTIONS))
+    assert found > 1.0
+    assert excess(found) <= 1e-9
+    assert excess(found / 2) > 0
+    length = float(step.advance(torch.tensor(found, dtype=F64)))
+    assert length == pytest.approx(1 / (found + strength))
+    torch.testing.assert_close(step.H_all, V @ (W - length * d).T)
+    torch.testing.assert_close(term.prediction, f(V @ (W - length * d).T))
+
+
+COUNTS = torch.tensor([[1.0], [2.0], [1.0], [3.0], [1.0], [2.0]], dtype=F64)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_majorised_step_of_any_function_falls_by_its_rate(counted, anchored):
+    """``tanh(v W^T)`` in v (anchored) or in W, without a closed form."""
+    v, W, target = randn(4, 6, 4), randn(5, 3, 4), randn(6, 6, 3)
+    counts = COUNTS if counted else None
+    rows = torch.ones(6, 1, dtype=F64) if counts is None else counts
+    anchor = Anchor(0.7, v + randn(7, 6, 4)) if anchored else None
+    term = Term(1.3, target, torch.tanh(v @ W.T))
+
+    def evaluate(values):
+        return torch.tanh(values[0] @ W.T) if anchored else torch.tanh(v @ values[0].T)
+
+    def value(x):
+        own = 0.0 if anchor is None else anchor.weight / 2 * (rows * (x - anchor.value) ** 2).sum()
+        return float(own + term.weight / 2 * (rows * (evaluate([x]) - target) ** 2).sum())
+
+    start = v if anchored else W
+    work = Work(OPTIONS, counts=counts)
+    point = (lambda c, g: [start - g[0] / c]) if anchored else proximal_point({"W": W}, L2(0.0), ("W",))
+    found = majorised_step([start], evaluate, point, anchor, term, work, "V" if anchored else "B")
+    moved = (rows if anchored else 1.0) * (found.values[0] - start) ** 2
+    assert float(found.squared) == pytest.approx(float(moved.sum()), rel=1e-12)
+    assert value(start) - value(found.values[0]) >= float(found.rate * found.squared) - 1e-12
+    assert float(found.rate) == work.curvatures["V" if anchored else "B"] / 2
+    torch.testing.assert_close(found.prediction, evaluate(found.values))
+
+
+def test_local_gradients_count_rows():
+    v, W, target = randn(4, 6, 4), randn(5, 3, 4), randn(6, 6, 3)
+    leaf = W.clone().requires_grad_()
+    value = 1.3 / 2 * (COUNTS * (torch.tanh(v @ leaf.T) - target) ** 2).sum()
+    (expected,) = torch.autograd.grad(value, leaf)
+    term = Term(1.3, target, target)
+    prediction, (found,) = local_gradients([W], lambda values: torch.tanh(v @ values[0].T), term, COUNTS)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(prediction, torch.tanh(v @ W.T))
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.8])
+def test_weights_with_l1_on_a_gram_matrix_meet_the_optimality_condition(damping):
+    A, W, E, c, penalty = randn(0, 12, 4), randn(1, 3, 4), randn(2, 12, 3), 1.3, L1(0.5)
+    gram = A.T @ A
+    move, delta = proximal_on_gram(W, E.T @ A, gram, c, torch.tensor(damping, dtype=F64), penalty)
+    assert float(delta) == pytest.approx(c * max(damping, float(gram.diagonal().mean()) * 1.2e-7), rel=0.01)
+    gradient = c * (E + A @ move.T).T @ A + delta * move
+    distance = penalty.stationarity(W + move, gradient)
+    assert float(distance.max()) < 1e-5
