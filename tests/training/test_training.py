@@ -118,6 +118,19 @@ def test_divergence_is_detected_and_reported(blobs):
     assert "the Lagrangian rose" in str(result.certificate)
 
 
+def test_a_run_that_ends_above_its_start_is_called_diverged(blobs):
+    """Beyond all bounds in its first iteration; and in a few steps of a gradient method that are far too long."""
+    X, y = blobs
+    with pytest.warns(ConvergenceNotGuaranteed):
+        result = train(mlp([5, 8, 3]), X, y, rho=1e-8, nu=1e-3, max_iter=9, dtype="float64")
+    assert result.status is Status.DIVERGED
+    assert result.history.n_iter == 1
+    assert not result.status.ok
+    rising = dladmm.baselines.train("gd", mlp([5, 8, 3]), X, y, lr=3.0, max_iter=4, dtype="float64")
+    assert rising.history["lagrangian"][-1] > rising.history["lagrangian"][0]
+    assert rising.status is Status.DIVERGED
+
+
 class Poison(Callback):
     """Writes NaN into one tensor of the state at one iteration."""
 

@@ -1,0 +1,81 @@
+"""Mini-batches: their order depends on the seed and the pass, and rows keep their targets, weights and counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dladmm.engine.batches import (
+    MONITOR_ROWS,
+    ArrayBatches,
+    Batch,
+    default_batch_size,
+    default_passes,
+    default_smoothing,
+    monitor_rows,
+    shuffled,
+)
+from dladmm.engine.rounds import Rounds, looks
+
+
+def rows_of(batches):
+    return [batch.x[:, 0].long().tolist() for batch in batches]
+
+
+def made(seed=3, **more):
+    x = torch.arange(20.0, dtype=torch.float64)[:, None]
+    return ArrayBatches(x, 10 * x, None, None, 4, seed, **more)
+
+
+def test_orders_depend_on_seed_and_pass_alone():
+    orders = [tuple(shuffled(30, seed, number).tolist()) for seed in (0, 1) for number in (0, 1, 2)]
+    assert len(set(orders)) == 6
+    assert all(sorted(order) == list(range(30)) for order in orders)
+    assert tuple(shuffled(30, 1, 2).tolist()) == orders[-1]
+
+
+def test_a_pass_resumed_in_the_middle_is_the_rest_of_it():
+    whole = rows_of(made().one_pass(2))
+    assert rows_of(made().one_pass(2, skip=3)) == whole[3:]
+    assert sorted(sum(whole, [])) == list(range(20))
+    assert rows_of(made(seed=4).one_pass(2)) != whole
+    assert rows_of(made().one_pass(1)) != whole
+
+
+def test_rows_keep_what_belongs_to_them():
+    x = torch.arange(6.0)[:, None]
+    target = torch.arange(12.0)[:, None]  # two positions per sample
+    batches = ArrayBatches(x, target, 100 + target, 7 + x, 1, 0)
+    batch = batches.batch(torch.tensor([4, 1]))
+    assert batch.target[:, 0].tolist() == [8, 9, 2, 3]
+    assert batch.weight[:, 0].tolist() == [108, 109, 102, 103]
+    assert batch.counts[:, 0].tolist() == [11, 8]
+    part = Batch(x, x, None, 7 + x).part(2, 4)
+    assert (part.x[:, 0].tolist(), part.counts[:, 0].tolist()) == ([2, 3], [9, 10])
+
+
+def test_sizes_passes_and_smoothing():
+    assert [default_batch_size(n, convolutions=False) for n in (8, 300, 1000, 5000, 100_000)] == [8, 32, 128, 256, 512]
+    assert [default_batch_size(n, convolutions=True) for n in (300, 1000, 100_000)] == [32, 64, 256]
+    assert [default_passes(n) for n in (100, 1000, 20_000, 50_000)] == [67, 25, 20, 10]
+    assert default_passes(1000, convolutions=True) == 10
+    assert [default_smoothing(n) for n in (None, 5000, 50_000, 10**6)] == pytest.approx([0.1, 0.01, 0.1, 0.1])
+    device = torch.device("cpu")
+    some = monitor_rows(5000, 1, device)
+    assert len(some) == MONITOR_ROWS
+    assert some.tolist() == sorted(set(some.tolist()))
+    assert len(monitor_rows(5000, 1, device, n_ranks=3)) == -(-MONITOR_ROWS // 3)
+    assert monitor_rows(5000, 2, device).tolist() != some.tolist()
+    assert monitor_rows(10, 0, device).tolist() == list(range(10))
+
+
+def test_rounds_are_the_passes_between_two_looks():
+    assert looks(12, 4) == [1, 2, 3, 4, 5, 8, 11, 12]
+    assert looks(12, 1)[0] == 4
+    x = torch.arange(12.0, dtype=torch.float64)[:, None]
+    rounds = Rounds(x, x, None, 3, 8, 5)
+    plain = ArrayBatches(x, x, None, None, 3, 5)
+    expected = [batch for number in range(5, 8) for batch in rows_of(plain.one_pass(number))]
+    assert rounds.ends == [2, 3, 4, 5, 8]
+    assert rows_of(rounds.one_pass(4)) == expected
+    assert rows_of(rounds.one_pass(4, skip=4)) == expected[4:]
