@@ -301,3 +301,16 @@ def test_two_processes_writing_one_file(tmp_path):
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert loads > 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_changed_tensor_is_noticed(file):
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(DataError, match="checksum"):
+        load(file, "training")
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(DataError, match="holds the state of a training run, not a trained model"):
+        load(file, "model")
+    assert load(file, "training")[1] == META

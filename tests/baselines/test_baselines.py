@@ -465,3 +465,24 @@ def test_gpu_and_cpu_agree_and_a_run_goes_on_there(name):
             for device in ("cpu", "cuda")
         )
         assert two.history["lagrangian"] == pytest.approx(one.history["lagrangian"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gd", "lbfgs"])
+def test_the_objective_has_its_penalty_in_every_step(name):
+    """With no loss to speak of the penalty alone moves W: by ``lr * lambda * W`` over the samples in gradient descent."""
+    X, y = np.zeros((10, 3)), np.arange(10) % 2
+    strength = {"name": "l2", "strength": 5.0}
+    seen = []
+
+    class See(Callback):
+        def on_epoch_end(self, trainer):
+            seen.append(trainer.state.W[0].clone())
+
+    rate = {"lr": 0.01} if name == "gd" else {}
+    baselines.train(
+        name, mlp([3, 2]), X, y, regularizer=strength, max_iter=2, dtype="float64", callbacks=[See()], **rate
+    )
+    if name == "gd":
+        torch.testing.assert_close(seen[1], seen[0] * (1 - 0.01 * 5.0))
+    else:
+        assert float(seen[-1].norm()) < 1e-3

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm.blocks import Affine, Anchor, Convolution, Elementwise, MaxPool, Term, Work
+from dladmm import InputError
+from dladmm.blocks import Affine, Anchor, Convolution, Elementwise, Embedding, MaxPool, Term, Work
 from dladmm.blocks.base import Draw
 from dladmm.blocks.dropout import Dropout
 from dladmm.network.chain import Chain
+from dladmm.regularizers import L2
 from dladmm.solvers.subproblems import SubproblemOptions
 
 F64 = torch.float64
@@ -124,3 +126,24 @@ def test_two_blocks_of_one_sweep_have_masks_of_their_own():
     assert len({first, second, later}) == 3
     assert chain.blocks[1].drawn is None
     assert isinstance(chain.blocks[1], Elementwise)
+
+
+def test_the_row_of_padding_stays_with_a_penalty_too():
+    block = Embedding(4, 2, padding=1)
+    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    params["W"][1] = 3.0
+    tokens = torch.tensor([[0.0, 1.0], [1.0, 2.0]], dtype=F64)
+    prediction = block.forward(params, tokens)
+    term = Term(1.3, prediction + 1, prediction.clone())
+    before = params["W"].clone()
+    block.update_parameters(params, tokens, term, L2(0.7), Work(SubproblemOptions()))
+    assert torch.equal(params["W"][1], before[1])
+    assert not torch.equal(params["W"][0], before[0])
+
+
+@pytest.mark.parametrize("token", [-1.0, 4.0, 0.5, float("nan")])
+def test_tokens_beyond_the_table_are_refused(token):
+    block = Embedding(4, 2)
+    block.check_input(torch.tensor([[0.0, 3.0]]), "X")
+    with pytest.raises(InputError, match="whole numbers from 0 to 3"):
+        block.check_input(torch.tensor([[0.0, token]]), "X")

@@ -151,7 +151,9 @@ def test_an_embedding_falls_by_exactly_what_is_promised():
     assert smooth(block, params, tokens, term) < before
 
 
-@pytest.mark.parametrize("solver", SOLVERS[1:], ids=["exact", "majorised"])
+@pytest.mark.parametrize(
+    "solver", [*SOLVERS[1:], SOLVERS[2] | {"alpha0": 0.01}], ids=["exact", "majorised", "searched"]
+)
 @pytest.mark.parametrize("name", ["affine", "convolution", "graph"])
 def test_with_a_kinked_penalty_it_falls_by_what_is_promised_at_least(name, solver):
     block, v, params, term, _ = problem(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -383,3 +384,13 @@ def test_products_of_one_chunk_are_made_once_of_several_each_time(chunk_rows, ti
         found = torch.cat([moved.clone() for _, _, moved in products])
         torch.testing.assert_close(found, A @ heading.T)
     assert len(made) == times
+
+
+def test_rows_within_a_limit_are_the_most_that_fit():
+    x, _ = data([20, 30, 7], 500)
+    wanted = needs(mlp([20, 30, 7]), x)
+    for limit in (int(wanted.least * 1.2), int(wanted.least * 1.6)):
+        rows = wanted.rows_within(limit)
+        assert FEWEST_ROWS < rows < 500
+        assert replace(wanted, at_once=rows).peak <= MARGIN * limit < replace(wanted, at_once=rows + 1).peak
+    assert wanted.rows_within(10 * wanted.peak) == 500

@@ -14,6 +14,7 @@ from dladmm.solvers.step_along import StepAlong
 from dladmm.solvers.subproblems import (
     SubproblemOptions,
     Trial,
+    backtracked,
     line_search,
     rise_of_square,
     searched,
@@ -164,3 +165,23 @@ def test_weights_with_l1_on_a_gram_matrix_meet_the_optimality_condition(damping)
     gradient = c * (E + A @ move.T).T @ A + delta * move
     distance = penalty.stationarity(W + move, gradient)
     assert float(distance.max()) < 1e-5
+
+
+def test_a_local_step_forgives_rounding_alone():
+    """phi = x^2/2 from x = 1: a curvature that lacks 1e-12 of what it needs is not enough."""
+    x = torch.ones(1, 1, dtype=F64)
+    term, start = Term(1.0, torch.zeros_like(x), x.clone()), 1 - 1e-12
+    work = Work(SubproblemOptions(alpha0=start))
+    point = proximal_point({"W": x}, L2(0.0), ("W",))
+    found = majorised_step([x], lambda values: values[0], point, None, term, work, "B")
+    assert float(found.rate) == start  # half of twice the start
+
+
+@pytest.mark.parametrize("power", [1, 3, 17, 40])
+@pytest.mark.parametrize("growth", [2.0, 1.5])
+def test_backtracking_never_stops_below_what_is_required(power, growth):
+    """A requirement one unit above a power: its logarithm is that of the power."""
+    reached = torch.tensor(3.0 * growth**power, dtype=F64)
+    beyond = torch.nextafter(reached, torch.tensor(torch.inf, dtype=F64))
+    assert float(backtracked(beyond, 3.0, growth)) == pytest.approx(3.0 * growth ** (power + 1), rel=1e-12)
+    assert float(backtracked(reached, 3.0, growth)) == pytest.approx(3.0 * growth**power, rel=1e-12)

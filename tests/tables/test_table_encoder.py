@@ -141,3 +141,11 @@ def test_data_frames_of_pandas():
         frame_of(pd.DataFrame({"a": [np.inf, 1]}))
     with pytest.raises(InputError, match="neither numbers nor categories"):
         frame_of(pd.DataFrame({"a": [[1], [2]]}))
+
+
+def test_a_level_with_exactly_enough_rows_has_a_column():
+    """One in a hundred, or ten: with 300 rows that is three."""
+    values = ["a"] * 292 + ["three"] * 3 + ["two"] * 2 + ["also two"] * 2 + ["one"]
+    assert TableEncoder.fit(frame(c=text(*values))).outputs == ["c=a", "c=three", "c (other)"]
+    values = ["a"] * 1981 + ["ten"] * 10 + ["nine"] * 5 + ["few"] * 4
+    assert TableEncoder.fit(frame(c=text(*values))).outputs == ["c=a", "c=ten", "c (other)"]

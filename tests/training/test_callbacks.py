@@ -16,6 +16,7 @@ import torch
 
 from convergent import train
 from dladmm import Callback, DataError, InputError, Status, mlp
+from dladmm.base.history import History
 from dladmm.callbacks import (
     CallbackWarning,
     Checkpoint,
@@ -375,3 +376,37 @@ def test_callbacks_can_be_copied_as_sklearn_clone_does(tmp_path):
     ]  # fmt: skip
     copied = copy.deepcopy([c for c in all_of_them if not isinstance(c, ProgressBar)])
     assert [type(c) for c in copied] == [type(c) for c in all_of_them if not isinstance(c, ProgressBar)]
+
+
+class Told:
+    """What early stopping asks of a trainer, with a history that is made up."""
+
+    def __init__(self):
+        self.history, self.state, self.stopped = History(), self, None
+
+    def clone_parameters(self):
+        return [{"W": self.history.n_iter}]
+
+    def request_stop(self, status):
+        self.stopped = self.stopped or (status, self.history.n_iter)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best"),
+    [
+        ("val_accuracy", [0.5, 0.8, 0.8, 0.7, 0.9, 0.1, 0.1, 0.1, 0.1], (0.9, 5, 8)),
+        ("val_loss", [0.5, 0.2, 0.2, 0.2, 0.2, 0.1], (0.2, 2, 5)),
+        ("val_loss", [0.5, 0.2, 0.3, 0.19, 0.4, 0.4], (0.19, 4, None)),
+    ],
+)
+def test_the_best_is_the_best_not_the_last(monitor, values, best):
+    stopping, trainer = EarlyStopping(monitor, patience=3), Told()
+    for k, value in enumerate(values, 1):
+        trainer.history.append(iteration=k, **{monitor: value})
+        stopping.on_epoch_end(trainer)
+        if trainer.stopped:
+            break
+    value, iteration, stopped = best
+    assert (stopping.best, stopping.best_iteration) == (value, iteration)
+    assert stopping._params == [{"W": iteration}]
+    assert trainer.stopped == (None if stopped is None else (Status.EARLY_STOPPED, stopped))

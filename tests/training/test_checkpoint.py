@@ -221,3 +221,45 @@ def test_killed_processes_always_leave_a_loadable_checkpoint():
     assert found["lost"] == 0
     assert found["equal"]
     assert found["remaining"] == ["checkpoint-000119.dladmm", "checkpoint-000120.dladmm"]
+
+
+def test_keep_one_keeps_the_newest(blobs, tmp_path):
+    X, y = blobs
+    train(mlp([5, 3]), X, y, max_iter=5, callbacks=[Checkpoint(tmp_path, every=2, keep=1)])
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-000005.dladmm"]
+    assert latest(tmp_path).name == "checkpoint-000005.dladmm"
+    for k in (4, 12):
+        shutil.copy(tmp_path / "checkpoint-000005.dladmm", tmp_path / f"checkpoint-{k:06d}.dladmm")
+    assert [path.name[11:17] for path in checkpoints(tmp_path)] == ["000012", "000005", "000004"]
+
+
+class Taken(Callback):
+    """A snapshot with numbers of its own, or such a snapshot taken up and looked at."""
+
+    def __init__(self, snapshot=None, **changes):
+        self.snapshot_, self.changes = snapshot, changes
+
+    def on_train_begin(self, trainer):
+        if self.snapshot_ is None:
+            tensors, meta = trainer.snapshot()
+            self.taken = {n: t.clone() for n, t in tensors.items()}, json.loads(json.dumps(meta))
+            return
+        tensors, meta = self.snapshot_
+        trainer.resume(tensors, meta | self.changes)
+        self.found = trainer.start, trainer.exempt, trainer.state.rho, trainer.state.nu, trainer.engine.options
+
+
+def test_a_resumed_run_knows_where_it_began(blobs):
+    X, y = blobs
+    taken = Taken()
+    settings = {"max_iter": 1, "w_solver": "quadratic"}
+    train(mlp([5, 3]), X, y, callbacks=[taken], **settings)
+    changes = {"start": 123.0, "exempt": [1, 7], "rho": 2.5, "nu": 0.25, "alpha0": 3.0, "t0": 4.0}
+    again = Taken(taken.taken, **changes)
+    train(mlp([5, 3]), X, y, callbacks=[again], **settings)
+    assert again.found[:4] == (123.0, [1, 7], 2.5, 0.25)
+    assert (again.found[4].alpha0, again.found[4].t0) == (3.0, 4.0)
+    with pytest.raises(InputError, match="run with dladmm accelerated"):
+        train(mlp([5, 3]), X, y, callbacks=[Taken(taken.taken, iteration="dladmm accelerated")], **settings)
+    with pytest.raises(InputError, match="does not fit this run's data, network or dtype: outputs"):
+        train(mlp([5, 3]), X, y, callbacks=[Taken(taken.taken)], dtype="float64", **settings)

@@ -66,3 +66,20 @@ def test_a_result_leads_with_it_and_a_copy_holds_no_rows():
         output = regression.module(torch.from_numpy(X).float())
     assert regression.standing.network == pytest.approx(r2_score(targets, output), abs=1e-3)
     assert regression.history.last("val_r2") == regression.history.last("train_r2")
+
+
+def test_the_others_learn_from_training_rows_alone():
+    rng = np.random.default_rng(3)
+    x = torch.from_numpy(rng.normal(size=(80, 3)))
+    loss = get_loss("cross_entropy")
+    labels = torch.cat([torch.zeros(30), torch.ones(10), torch.ones(40)]).long()  # the judged rows are all of class 1
+    target = loss.encode(labels, 2, torch.float64)
+    found = standing(loss, target[40:], target[40:], x[40:], "40 rows", (x[:40], target[:40]))
+    assert found.constant == 0.0
+    squared = get_loss("squared")
+    y = 3.0 + 2.0 * x[:, :1] - x[:, 1:2] + 0.01 * torch.from_numpy(rng.normal(size=(80, 1)))
+    linear = standing(squared, y[40:], y[40:], x[40:], "40 rows", (x[:40], y[:40]))
+    assert linear.linear > 0.999
+    assert linear.constant < 0.01
+    weighted = Risk(squared, y, torch.linspace(0, 1, 80, dtype=torch.float64)[:, None])
+    assert r_squared(weighted, y.mean(0).expand_as(y)) <= 0.0

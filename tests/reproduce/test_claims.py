@@ -1,0 +1,75 @@
+"""What the paper says in words, on curves made up so that each sentence holds or just does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from dladmm.report.data import Run
+from dladmm.reproduce.claims import CHECKS
+from dladmm.runs.accuracy import first_reaching
+from dladmm.runs.evidence import mean, seconds_per_epoch
+
+
+class Evidence:
+    """Curves by data set and method; ``run`` and ``accuracy`` as :class:`dladmm.runs.evidence.Evidence` has them."""
+
+    def __init__(self, **curves):
+        self.curves = curves
+
+    def run(self, dataset, method="dladmm-paper"):
+        return run_of(self.curves[dataset]) if dataset in self.curves else None
+
+    def accuracy(self, dataset, method):
+        run = self.run(dataset)
+        return None if run is None else mean([run.last("val_accuracy")])
+
+
+def run_of(values, column="val_accuracy"):
+    columns = {
+        "iteration": [float(k) for k in range(1, len(values) + 1)],
+        "seconds": [2.0 * k for k in range(1, len(values) + 1)],
+        "lagrangian": values,
+        column: values,
+    }
+    return Run("r", {}, "MAX_ITER", "", columns, None, (), {})
+
+
+def held(check, values, **about):
+    return CHECKS[check](Evidence(d=values), "d", {"column": "lagrangian", "method": "m", **about})[0]
+
+
+@pytest.mark.parametrize(
+    ("check", "yes", "no", "about"),
+    [
+        ("falls_always", [3.0, 2.0, 2.0, 1.0], [3.0, 2.0, 2.001, 1.0], {}),
+        ("falls_always", [3.0, 2.0, 2.0 * (1 + 5e-6), 1.0], [3.0, 2.0, 2.0 * (1 + 5e-5), 1.0], {}),
+        ("fluctuates", [3.0, 2.0, 2.1, *[1.0] * 7], [3.0, 2.0, 2.1, *[1.0] * 8], {}),
+        ("falls", [3.0, 4.0, 2.0], [3.0, 2.0, 3.0], {}),
+        ("rises", [3.0, 2.0, 3.1], [3.0, 4.0, 3.0], {}),
+        ("vanishes", [100.0, 0.9, 5.0], [100.0, 1.1, 0.1], {"epochs": 2}),
+        ("settles", [100.0, 4.9, 0.0], [100.0, 5.1, 0.0], {"epochs": 2}),
+        ("reaches", [0.1, 0.8, 0.2], [0.1, 0.79, 0.9], {"accuracy": 0.8, "epochs": 2}),
+        ("ends_above", [0.1, 0.81], [0.9, 0.8], {"accuracy": 0.8}),
+        ("declines", [0.5, 0.8, 0.4], [0.3, 0.4, 0.8], {"accuracy": 0.75}),
+        ("declines", [0.5, 0.84, 0.8], [0.5, 0.9, 0.8], {"accuracy": 0.75}),
+    ],
+)
+def test_a_sentence_holds_or_does_not(check, yes, no, about):
+    assert held(check, yes, **about)
+    assert not held(check, no, **about)
+
+
+def test_without_runs_there_is_no_answer():
+    about = {"column": "lagrangian", "method": "m", "accuracy": 0.5, "epochs": 1}
+    for check in ("falls_always", "fluctuates", "falls", "rises", "vanishes", "settles", "reaches", "ends_above"):
+        assert CHECKS[check](Evidence(), "d", about) is None
+
+
+def test_best_and_last_epochs_are_told_apart():
+    run = run_of([0.2, 0.9, None, 0.5, None])
+    assert (run.best("val_accuracy"), run.last("val_accuracy")) == (0.9, 0.5)
+    assert first_reaching(run, 0.9) == 2
+    assert first_reaching(run, 0.91) is None
+    assert first_reaching(run, 0.2) == 1
+    assert seconds_per_epoch(run) == 2.0
+    assert mean([1.0, 2.0, 4.0]).deviation == pytest.approx(1.5275, abs=1e-4)  # of a sample
