@@ -4,6 +4,7 @@
 # A second run of either does not install again. For those who change it:
 #   make lint types      style and spelling; types
 #   make chaos           faults, load and bad input at full size, and the table of docs/reliability.md (a quarter of an hour on two cores)
+#   make mutants         faults put into the code on purpose, one by one: does a test notice? (ARGS="--share 12 --seed 0" for some)
 #   make audit           bandit on src/, pip-audit on constraints.txt (docs/security.md)
 #   make docs            the site, in docs/_build/html; warnings are errors, examples and tutorials are executed
 #   make release-check   wheel and sdist; the wheel installed in an environment of its own and tried from elsewhere
@@ -44,10 +45,13 @@ release-check: $(VENV)/.ready-release
 
 CHAOS := PYTHONPATH=tests:tests/datasets $(BIN)/python -W ignore -m
 
-.PHONY: chaos audit
+.PHONY: chaos audit mutants
 chaos: $(VENV)/.ready-test
 	@$(CHAOS) chaos $(ARGS)
 	@$(CHAOS) chaos.page
+
+mutants: $(VENV)/.ready-test
+	@OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m mutants $(ARGS)
 
 audit: $(VENV)/.ready-audit
 	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml src

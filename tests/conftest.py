@@ -17,7 +17,8 @@ import skips
 from dladmm.training import diagnostics
 
 settings.register_profile("suite", max_examples=32, deadline=None, derandomize=True)
-settings.load_profile("suite")
+settings.register_profile("nightly", max_examples=200, deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 if os.environ.get("PYTEST_XDIST_WORKER"):
     torch.set_num_threads(1)

@@ -31,7 +31,7 @@ F64 = torch.float64
 
 @dataclass(frozen=True)
 class Steeper(PiecewiseLinear):
-    """z/2 up to 1, 2 z - 3/2 from there on: a sloped piece with an intercept, as an activation of one's own may have."""
+    """z/2 up to 1, 2 z - 3/2 from there on: a sloped piece with an intercept, as one's own may have."""
 
     name: ClassVar[str] = "steeper"
 
@@ -88,7 +88,9 @@ def test_derivatives_are_torchs_at_kinks_too(f: Activation) -> None:
 
 @pytest.mark.parametrize("f", CONTINUOUS, ids=str)
 @pytest.mark.parametrize("weight", [0.3, 8.0])
-def test_the_distance_to_the_subdifferential_is_that_of_one_sided_differences(f: Activation, weight: float) -> None:
+def test_the_distance_to_the_subdifferential_is_that_of_one_sided_differences(
+    f: Activation, weight: float
+) -> None:
     m, a = net(-2.0, 2.0, 6)
     step = 1e-7
     for place in (-2.5, -0.3, 0.4, 3.0, *KINKS.get(f.name, [])):

@@ -469,7 +469,7 @@ def test_gpu_and_cpu_agree_and_a_run_goes_on_there(name):
 
 @pytest.mark.parametrize("name", ["gd", "lbfgs"])
 def test_the_objective_has_its_penalty_in_every_step(name):
-    """With no loss to speak of the penalty alone moves W: by ``lr * lambda * W`` over the samples in gradient descent."""
+    """Inputs of zero: the penalty alone moves W, in gradient descent by ``lr * lambda * W``."""
     X, y = np.zeros((10, 3)), np.arange(10) % 2
     strength = {"name": "l2", "strength": 5.0}
     seen = []

@@ -69,6 +69,20 @@ def test_the_argmin_of_pooling_over_windows_of_any_size_is_global(window, weight
         assert cost(found) <= min(candidates) + 1e-12
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu", "sign"])
+def test_an_entrywise_update_weighs_its_two_sides(activation):
+    """``(nu/2)(z - m)^2 + (c/2)(a - f(z))^2`` with nu and c apart, as stiff links have them."""
+    block, v = Elementwise(activation), randn(0, 6, 5)
+    anchor = Anchor(0.4, randn(1, 6, 5))
+    term = Term(2.5, randn(2, 6, 5), block.forward({}, v))
+    block.update_input({}, v, anchor, term, Work(SubproblemOptions()))
+    assert torch.equal(term.prediction, block.forward({}, v))
+    grid = torch.linspace(-8, 8, 4001, dtype=F64)[:, None, None]
+    cost = 0.4 * (grid - anchor.value) ** 2 + 2.5 * (term.target - block.forward({}, grid)) ** 2
+    own = 0.4 * (v - anchor.value) ** 2 + 2.5 * (term.target - block.forward({}, v)) ** 2
+    assert bool((own <= cost.amin(0) + 1e-9).all())
+
+
 def dropout(p=0.4):
     return Dropout("tanh", nn.Dropout(p))
 

@@ -43,7 +43,9 @@ COUNTS = torch.tensor([1.0, 2, 1, 3, 1, 1, 2, 1, 1], dtype=torch.float64)[:, Non
 def problem(name, counts=None):
     make, shape = CASES[name]
     block, v = make(), randn(0, *shape)
-    params = {key: p + 0.1 for key, p in block.initial_parameters(torch.Generator().manual_seed(1), 1.0).items()}
+    params = {
+        key: p + 0.1 for key, p in block.initial_parameters(torch.Generator().manual_seed(1), 1.0).items()
+    }
     prediction = block.forward(params, v)
     term = Term(WEIGHT, prediction + randn(2, *prediction.shape), prediction.clone())
     return block, v, params, term, counts
@@ -56,7 +58,9 @@ def smooth(block, params, v, term, counts=None):
 
 
 def value(block, params, v, term, penalty, counts=None):
-    return smooth(block, params, v, term, counts) + sum(float(penalty.value(params[n])) for n in block.penalised)
+    return smooth(block, params, v, term, counts) + sum(
+        float(penalty.value(params[n])) for n in block.penalised
+    )
 
 
 SOLVERS = [
@@ -75,7 +79,7 @@ COUNTED = [(name, counted) for name in CASES for counted in (False, True) if nam
 @pytest.mark.parametrize("solver", SOLVERS, ids=["exact", "damped", "majorised"])
 @pytest.mark.parametrize("penalty", PENALTIES, ids=["none", "l2"])
 def test_weights_fall_by_exactly_what_is_promised(name, solver, penalty, counted):
-    """Exact: half the step in the problem's metric, and delta's half twice; majorised from a tight start: (alpha + lambda)/2."""
+    """Exact: half the step in the problem's metric, delta's half twice; majorised and tight: (alpha + lambda)/2."""
     block, v, params, term, counts = problem(name, COUNTS if counted else None)
     before = value(block, params, v, term, penalty, counts)
     old = {key: p.clone() for key, p in params.items()}
@@ -112,9 +116,16 @@ def test_biases_fall_by_exactly_what_is_promised(name, counted):
     torch.testing.assert_close(means, torch.zeros_like(means), rtol=0, atol=1e-10)  # it is the minimiser
 
 
-INPUT_SOLVERS = {"exact": SOLVERS[0], "majorised": SOLVERS[2], "row by row": SOLVERS[2] | {"tau_per_sample": True}}
+INPUT_SOLVERS = {
+    "exact": SOLVERS[0],
+    "majorised": SOLVERS[2],
+    "row by row": SOLVERS[2] | {"tau_per_sample": True},
+}
 INPUTS = [
-    (*case, solver) for case in COUNTED for solver in INPUT_SOLVERS if case[0] != "graph" or solver == "majorised"
+    (*case, solver)
+    for case in COUNTED
+    for solver in INPUT_SOLVERS
+    if case[0] != "graph" or solver == "majorised"
 ]
 
 
@@ -147,7 +158,9 @@ def test_an_embedding_falls_by_exactly_what_is_promised():
     term = Term(WEIGHT, prediction + randn(2, *prediction.shape), prediction.clone())
     before = smooth(block, params, tokens, term)
     (step,) = block.update_parameters(params, tokens, term, NoPenalty(), Work(SubproblemOptions(damping=0.0)))
-    assert float(step.rate * step.squared) == pytest.approx(before - smooth(block, params, tokens, term), rel=1e-9)
+    assert float(step.rate * step.squared) == pytest.approx(
+        before - smooth(block, params, tokens, term), rel=1e-9
+    )
     assert smooth(block, params, tokens, term) < before
 
 
@@ -167,7 +180,7 @@ def test_with_a_kinked_penalty_it_falls_by_what_is_promised_at_least(name, solve
 
 
 def test_the_exact_weights_are_the_damped_minimiser():
-    """``argmin (c/2)||A W^T + b - target||^2 + (lambda/2)||W||^2 + (delta/2)||W - W_k||^2``, delta = c damping trace/n."""
+    """``(c/2)||A W^T + b - target||^2 + (lambda/2)||W||^2 + (delta/2)||W - W_k||^2``, delta = c damping trace/n."""
     block, v, params, term, _ = problem("affine")
     old, damping, strength = params["W"].clone(), 0.4, 0.6
     delta = WEIGHT * damping * float(v.square().sum()) / 4

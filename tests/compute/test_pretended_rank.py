@@ -38,7 +38,12 @@ def both(**settings):
     """(engine, state) as one of two ranks, and alone with every row twice."""
     engine, state = random_problem(1, depth=2, samples=14, nu=0.3, **settings)
     ranks = Engine(
-        engine.chain, engine.x, replace(engine.risk, comm=Twice()), engine.penalty, engine.options, comm=Twice()
+        engine.chain,
+        engine.x,
+        replace(engine.risk, comm=Twice()),
+        engine.penalty,
+        engine.options,
+        comm=Twice(),
     )
     whole = Engine(
         engine.chain,

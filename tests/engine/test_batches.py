@@ -37,7 +37,7 @@ def test_orders_depend_on_seed_and_pass_alone():
 def test_a_pass_resumed_in_the_middle_is_the_rest_of_it():
     whole = rows_of(made().one_pass(2))
     assert rows_of(made().one_pass(2, skip=3)) == whole[3:]
-    assert sorted(sum(whole, [])) == list(range(20))
+    assert sorted(row for rows in whole for row in rows) == list(range(20))
     assert rows_of(made(seed=4).one_pass(2)) != whole
     assert rows_of(made().one_pass(1)) != whole
 
@@ -55,7 +55,13 @@ def test_rows_keep_what_belongs_to_them():
 
 
 def test_sizes_passes_and_smoothing():
-    assert [default_batch_size(n, convolutions=False) for n in (8, 300, 1000, 5000, 100_000)] == [8, 32, 128, 256, 512]
+    assert [default_batch_size(n, convolutions=False) for n in (8, 300, 1000, 5000, 100_000)] == [
+        8,
+        32,
+        128,
+        256,
+        512,
+    ]
     assert [default_batch_size(n, convolutions=True) for n in (300, 1000, 100_000)] == [32, 64, 256]
     assert [default_passes(n) for n in (100, 1000, 20_000, 50_000)] == [67, 25, 20, 10]
     assert default_passes(1000, convolutions=True) == 10

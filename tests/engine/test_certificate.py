@@ -61,7 +61,9 @@ def test_an_honest_run_is_certified_with_the_numbers_of_its_history(honest):
     assert found.smallest_c2 == min(history["c2"])
     assert found.c_k == min(history["squared_steps"])
     assert found.k_c_k == 5 * found.c_k
-    ratios = [g / math.sqrt(s) for g, s in zip(history["stationarity"], history["squared_steps"], strict=True)]
+    ratios = [
+        g / math.sqrt(s) for g, s in zip(history["stationarity"], history["squared_steps"], strict=True)
+    ]
     assert found.subgradient_constant == pytest.approx(max(ratios), rel=1e-12)
     for name in ("lagrangian", "primal_residual", "dual_optimality", "stationarity"):
         assert getattr(found, name).reported == history[name][-1]
@@ -156,10 +158,14 @@ def test_in_double_it_is_the_same_problem(in_chunks):
     engine, state = made
     exact, wanted = single.energy(at, single.raw_predictions(at)), engine.energy(state)
     for name in ("risk", "penalty", "coupling", "dual", "residual_squared"):
-        assert float(getattr(wanted, name)) == pytest.approx(float(getattr(exact, name)), rel=1e-3, abs=1e-6), name
+        assert float(getattr(wanted, name)) == pytest.approx(
+            float(getattr(exact, name)), rel=1e-3, abs=1e-6
+        ), name
     assert state.u.dtype == torch.float64
     assert torch.equal(state.u.float(), at.u)
-    assert float(engine.stationarity(state)) == pytest.approx(float(single.stationarity(at)), rel=1e-2, abs=1e-5)
+    assert float(engine.stationarity(state)) == pytest.approx(
+        float(single.stationarity(at)), rel=1e-2, abs=1e-5
+    )
 
 
 def test_the_relative_difference_is_relative_to_the_larger():
@@ -221,7 +227,10 @@ def test_c2_is_the_smallest_rate_of_what_moved(honest):
     row, _ = measure(state, vital_signs(engine, state, steps))
     assert row["c2"] == min(float(s.rate) for s in steps if float(s.squared) > 0)
     assert row["squared_steps"] == pytest.approx(sum(float(s.squared) for s in steps), rel=1e-12)
-    still = [steps[0]._replace(squared=torch.zeros_like(steps[0].squared), rate=steps[0].rate * 0), *steps[1:]]
+    still = [
+        steps[0]._replace(squared=torch.zeros_like(steps[0].squared), rate=steps[0].rate * 0),
+        *steps[1:],
+    ]
     row, _ = measure(state, vital_signs(engine, state, still))
     assert row["c2"] == min(float(s.rate) for s in still[1:] if float(s.squared) > 0)
 
@@ -259,7 +268,9 @@ def test_the_authors_rule_raises_rho_after_three_rises(honest):
 def test_convergence_needs_both_residuals_below_their_tolerances(honest):
     engine, state = honest[:2]
     options = type("Options", (), {"eps_abs": 1e-3, "eps_rel": 0.0})()
-    variables = sum(v.numel() for v in state.outputs) + sum(p.numel() for b in state.params for p in b.values())
+    variables = sum(v.numel() for v in state.outputs) + sum(
+        p.numel() for b in state.params for p in b.values()
+    )
     primal, stationary = 1e-3 * math.sqrt(state.u.numel()), 1e-3 * math.sqrt(variables)
     assert converged(engine, state, options, 0.999 * primal, 0.999 * stationary)
     assert not converged(engine, state, options, 1.001 * primal, 0.999 * stationary)

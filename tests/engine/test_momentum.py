@@ -38,7 +38,9 @@ def test_a_point_is_extrapolated_from_the_two_before(beta):
     found = method._extrapolated(state.params, beta)
     for old, p, new in zip(method.previous, state.params, found, strict=True):
         for name in p:
-            torch.testing.assert_close(new[name], p[name] + beta * (p[name] - old[name]), rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(
+                new[name], p[name] + beta * (p[name] - old[name]), rtol=1e-12, atol=1e-14
+            )
 
 
 @pytest.mark.parametrize("momentum", [0, 1, 4, 30])
@@ -47,7 +49,9 @@ def test_the_weights_are_nesterovs(momentum, monkeypatch):
     method.iterate(state, steps_of)
     asked = []
     plain = method._extrapolated
-    monkeypatch.setattr(method, "_extrapolated", lambda params, beta: asked.append(beta) or plain(params, beta))
+    monkeypatch.setattr(
+        method, "_extrapolated", lambda params, beta: asked.append(beta) or plain(params, beta)
+    )
     method._sweep_trial(state, Attempt(momentum, 0, dropping=False))
     assert asked == [momentum / (momentum + 3)]
 
@@ -67,7 +71,9 @@ def test_rho_nu_stiffness_and_damping_follow_the_level(monkeypatch):
     method, state = method_on()
     damping = []
     seen_as = method.engine.seen_as
-    monkeypatch.setattr(method.engine, "seen_as", lambda **c: damping.append(c["options"].damping) or seen_as(**c))
+    monkeypatch.setattr(
+        method.engine, "seen_as", lambda **c: damping.append(c["options"].damping) or seen_as(**c)
+    )
     for level in (-1, 0, 3):
         method._sweep_trial(state, Attempt(0, level, dropping=False))
         assert method._trial.rho == method.rho * 2.0**level
@@ -81,7 +87,9 @@ def test_no_two_attempts_drop_the_same_entries(monkeypatch):
     drawn = []
     apply = method._drops.apply
     monkeypatch.setattr(
-        method._drops, "apply", lambda x, share, turn, how: drawn.append((share, turn)) or apply(x, share, turn, how)
+        method._drops,
+        "apply",
+        lambda x, share, turn, how: drawn.append((share, turn)) or apply(x, share, turn, how),
     )
     for iteration in (1, 2):
         method.iteration = iteration
@@ -92,7 +100,9 @@ def test_no_two_attempts_drop_the_same_entries(monkeypatch):
     assert {share for share, _ in drawn} == {method.fade * 0.3}
 
 
-@pytest.mark.parametrize(("excess", "accepted"), [(0.0, True), (-1e-9, True), (1e-9, False), (torch.nan, False)])
+@pytest.mark.parametrize(
+    ("excess", "accepted"), [(0.0, True), (-1e-9, True), (1e-9, False), (torch.nan, False)]
+)
 def test_the_smallest_rise_is_refused(excess, accepted, monkeypatch):
     method, state = method_on()
     value = method._objective_of(state)
@@ -121,7 +131,17 @@ def test_a_snapshot_holds_every_counter():
         setattr(method, name, i)
     method.fade, method.rho, method.nu = 0.77, 1.25, 2.5
     values |= {name: getattr(method, name) for name in NUMBERS}
-    assert set(NUMBERS) == {"iteration", "momentum", "level", "calm", "refused", "patience", "fade", "rho", "nu"}
+    assert set(NUMBERS) == {
+        "iteration",
+        "momentum",
+        "level",
+        "calm",
+        "refused",
+        "patience",
+        "fade",
+        "rho",
+        "nu",
+    }
     tensors, meta = method.snapshot()
     for block in method.previous:
         for p in block.values():
@@ -164,7 +184,9 @@ def test_a_resumed_run_is_the_unbroken_one_over_a_hundred_iterations_with_refusa
         "mode": "accelerated", "max_iter": 100, "dtype": "float64", "eps_rel": 0.0, "eps_abs": 0.0, "rho": 0.02,
         "dropout": 0.3, "random_state": 0, "diagnostics_every": 100,
     }  # fmt: skip
-    whole, resumed = (train(mlp([3, 4, 2]), X, y, callbacks=[each], **settings) for each in (Save(), Resume()))
+    whole, resumed = (
+        train(mlp([3, 4, 2]), X, y, callbacks=[each], **settings) for each in (Save(), Resume())
+    )
     assert whole.history.n_iter == 100
     assert 0 < refused[36] < refused[99]  # before and after
     assert whole.history["lagrangian"] == resumed.history["lagrangian"]

@@ -20,7 +20,9 @@ def test_the_rate_of_the_last_layer_is_the_number():
 def test_a_feasible_start_is_the_forward_pass_with_u_of_lemma_2():
     engine, state = random_problem(2, depth=3, samples=15)
     v = engine.x
-    for block, p, output, prediction in zip(engine.chain, state.params, state.outputs, state.predictions, strict=True):
+    for block, p, output, prediction in zip(
+        engine.chain, state.params, state.outputs, state.predictions, strict=True
+    ):
         v = block.forward(p, v)
         assert torch.equal(output, v)
         assert torch.equal(prediction, v)
@@ -67,7 +69,9 @@ def test_every_piece_of_the_lagrangian(counted):
     torch.testing.assert_close(pieces.coupling, 0.15 * coupling)
     torch.testing.assert_close(pieces.dual, (rows * state.u * r).sum())
     torch.testing.assert_close(pieces.residual_squared, (rows * r * r).sum())
-    whole = pieces.risk + pieces.penalty + pieces.coupling + pieces.dual + state.rho / 2 * pieces.residual_squared
+    whole = (
+        pieces.risk + pieces.penalty + pieces.coupling + pieces.dual + state.rho / 2 * pieces.residual_squared
+    )
     torch.testing.assert_close(pieces.lagrangian, whole)
     torch.testing.assert_close(pieces.objective, pieces.risk + pieces.penalty + pieces.coupling)
     slope = engine.risk.gradient(state.outputs[-1]) + state.u

@@ -1,4 +1,4 @@
-"""What a streaming run does to a batch before its sweep: scaling and dropped entries; and an embedding's running sums."""
+"""What a streaming run does to a batch before its sweep, scaling and dropping; an embedding's running sums."""
 
 from __future__ import annotations
 

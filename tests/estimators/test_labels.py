@@ -12,6 +12,7 @@ from dladmm.estimators.checks import rows_that_count
 from dladmm.estimators.curves import Curves
 from dladmm.estimators.labels import Labels, labels_of, weighted_by_class
 
+
 class Fitted(Curves, BaseEstimator):
     """What the curves are read from: a history."""
 

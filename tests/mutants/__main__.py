@@ -11,8 +11,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from mutants.faults import all_faults, chosen
+from mutants.faults import LISTS, Fault, all_faults, chosen
 from mutants.trying import Outcome, import_once, try_all
 
 ENOUGH = 0.95
@@ -26,61 +27,86 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     for area in (*sorted(areas), "all"):
         own = [o for o in known if o.fault is not None and area in (o.fault.area, "all")]
         survived = [o for o in own if o.verdict != "caught"]
-        explained = sum(bool(o.fault and o.fault.survives) for o in survived)
-        numbers = len(own), len(own) - len(survived), len(survived), explained
+        numbers = len(own), len(own) - len(survived), len(survived), sum(map(explained, survived))
         rows.append((area, *map(str, numbers)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-             for row in rows]  # fmt: skip
+    lines = []
+    for first, *rest in rows:
+        lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
     return "\n".join(lines)
 
 
+def explained(outcome: Outcome) -> bool:
+    """Whether the list says why the fault survives."""
+    return outcome.verdict == "survived" and outcome.fault is not None and bool(outcome.fault.survives)
+
+
+def failed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether a fault survived without an explanation, could not be tried, or too few were caught."""
+    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
+    unexplained = any(outcome.verdict != "caught" and not explained(outcome) for outcome in outcomes)
+    return unexplained or caught < ENOUGH * len(outcomes)
+
+
+def fails_without_a_fault(faults: Sequence[Fault]) -> bool:
+    """Run all named tests on the library as it is: a test that fails anyway would catch everything."""
+    tests = tuple(dict.fromkeys(test for fault in faults for test in fault.tests))
+    (outcome,) = try_all([(None, tests)], workers=1)
+    if outcome.verdict != "survived":
+        print(outcome.output[-3000:], "\nthe named tests fail without a fault", file=sys.stderr)
+    return outcome.verdict != "survived"
+
+
+def say(outcome: Outcome, number: int, of: int) -> None:
+    """One line of progress."""
+    assert outcome.fault is not None
+    said = "explained" if explained(outcome) else outcome.verdict
+    by = f"  by {outcome.by}" if outcome.by else ""
+    print(f"[{number:3}/{of}] {said:9} {outcome.seconds:5.1f} s  {outcome.fault.name}{by}", flush=True)
+
+
+def conclude(outcomes: Sequence[Outcome]) -> None:
+    """The table, and a word about everything that was not caught or was expected not to be."""
+    print("\n" + summary(outcomes))
+    for outcome in outcomes:
+        assert outcome.fault is not None
+        fault = outcome.fault
+        if fault.survives:
+            print(f"\n{outcome.verdict}, listed as a survivor: {fault.name}: {fault.survives}")
+        elif outcome.verdict != "caught":
+            print(f"\n{outcome.verdict}: {fault.name} ({fault.file}): {fault.wrong}")
+            print(outcome.output[-2000:] if outcome.verdict == "wrong" else "")
+    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
+    print(f"\n{caught} of {len(outcomes)} faults caught.")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="mutants", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names, areas or files of faults")
+    parser = argparse.ArgumentParser(prog="mutants", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="names, areas or files of faults"
+    )
     parser.add_argument("--share", type=int, help="so many faults, drawn with --seed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without a fault first")
+    parser.add_argument("--lists", type=Path, default=LISTS, help="a folder of other TOML files")
+    parser.add_argument(
+        "--no-baseline", action="store_true", help="do not run the tests without a fault first"
+    )
     given = parser.parse_args(arguments)
-    faults = chosen(all_faults(), given.only, given.share, given.seed)
+    faults = chosen(all_faults(given.lists), given.only, given.share, given.seed)
     troubles = [trouble for fault in faults if (trouble := fault.trouble())]
     if troubles:
         print("\n".join(troubles), file=sys.stderr)
         return 1
     import_once()
+    if not given.no_baseline and fails_without_a_fault(faults):
+        return 1
     outcomes: list[Outcome] = []
-    bad: list[Outcome] = []
-    if not given.no_baseline:
-        print("the named tests without a fault ...", flush=True)
-        tests = tuple(dict.fromkeys(test for fault in faults for test in fault.tests))
-        (own,) = try_all([(None, tests)], workers=1)
-        if own.verdict != "survived":
-            print(own.output[-3000:], "\nthe named tests fail without a fault", file=sys.stderr)
-            return 1
-    for number, outcome in enumerate(try_all([(f, f.tests) for f in faults], given.workers), 1):
-        fault = outcome.fault
-        assert fault is not None
+    for outcome in try_all([(fault, fault.tests) for fault in faults], given.workers):
         outcomes.append(outcome)
-        explained = outcome.verdict == "survived" and bool(fault.survives)
-        said = "explained" if explained else outcome.verdict
-        by = f"  by {outcome.by}" if outcome.by else ""
-        print(f"[{number:3}/{len(faults)}] {said:9} {outcome.seconds:5.1f} s  {fault.name}{by}", flush=True)
-        if outcome.verdict != "caught" and not explained:
-            bad.append(outcome)
-    print("\n" + summary(outcomes))
-    for outcome in bad:
-        assert outcome.fault is not None
-        fault = outcome.fault
-        print(f"\n{outcome.verdict}: {fault.name} ({fault.file}): {fault.wrong}")
-        if outcome.verdict == "wrong":
-            print(outcome.output[-2000:])
-    for outcome in outcomes:
-        if outcome.fault is not None and outcome.fault.survives:
-            print(f"\n{outcome.verdict}, listed as a survivor: {outcome.fault.name}: {outcome.fault.survives}")
-    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
-    print(f"\n{caught} of {len(outcomes)} faults caught.")
-    return int(bool(bad) or caught < ENOUGH * len(outcomes))
+        say(outcome, len(outcomes), len(faults))
+    conclude(outcomes)
+    return int(failed(outcomes))
 
 
 if __name__ == "__main__":

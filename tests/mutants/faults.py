@@ -62,13 +62,13 @@ class Fault:
         (sources / self.file).write_bytes((SOURCES / self.file).read_bytes())
 
 
-def all_faults() -> list[Fault]:
+def all_faults(lists: Path = LISTS) -> list[Fault]:
     """The whole list, by area."""
-    found = []
-    for path in sorted(LISTS.glob("*.toml")):
-        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]:
-            found.append(Fault(path.stem, **entry | {"tests": tuple(entry["tests"])}))
-    return found
+    return [
+        Fault(path.stem, **entry | {"tests": tuple(entry["tests"])})
+        for path in sorted(lists.glob("*.toml"))
+        for entry in tomllib.loads(path.read_text(encoding="utf-8"))["fault"]
+    ]
 
 
 def chosen(

@@ -1,4 +1,4 @@
-"""Try faults: every one in a copy of the sources and in a process of its own, forked from one that has torch already."""
+"""Try faults: every one in a copy of the sources and in a process of its own, forked from one that has torch."""
 
 from __future__ import annotations
 

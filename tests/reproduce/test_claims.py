@@ -61,7 +61,16 @@ def test_a_sentence_holds_or_does_not(check, yes, no, about):
 
 def test_without_runs_there_is_no_answer():
     about = {"column": "lagrangian", "method": "m", "accuracy": 0.5, "epochs": 1}
-    for check in ("falls_always", "fluctuates", "falls", "rises", "vanishes", "settles", "reaches", "ends_above"):
+    for check in (
+        "falls_always",
+        "fluctuates",
+        "falls",
+        "rises",
+        "vanishes",
+        "settles",
+        "reaches",
+        "ends_above",
+    ):
         assert CHECKS[check](Evidence(), "d", about) is None
 
 

@@ -1,4 +1,4 @@
-"""Searches for a curvature: what they accept majorises, what they passed over did not, and rounding is all they forgive."""
+"""Searches for a curvature: what they accept majorises, what they passed over did not, rounding is forgiven."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from dladmm.activations import get_activation
 from dladmm.blocks import Anchor, Term, Work
 from dladmm.regularizers import L1, L2
+from dladmm.solvers.linear_input import conjugate_gradients
 from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
 from dladmm.solvers.proximal_gram import proximal_on_gram
 from dladmm.solvers.step_along import StepAlong
@@ -39,11 +40,15 @@ def quadratic(q):
     return trial
 
 
-@pytest.mark.parametrize(("q", "found"), [(0.5, 1.0), (1.0, 1.0), (1.01, 2.0), (7.9, 8.0), (8.0, 8.0), (8.1, 16.0)])
+@pytest.mark.parametrize(
+    ("q", "found"), [(0.5, 1.0), (1.0, 1.0), (1.01, 2.0), (7.9, 8.0), (8.0, 8.0), (8.1, 16.0)]
+)
 def test_the_first_power_that_majorises_is_taken(q, found):
     assert searched(quadratic(q), 1.0, lambda: 0.0, OPTIONS) == found
     tried = 2.0 ** torch.arange(12, dtype=F64)
-    excess = torch.tensor([(lambda t: t.rise - t.linear - c / 2 * t.squared)(quadratic(q)(c)) for c in tried.tolist()])
+    excess = torch.tensor(
+        [(lambda t: t.rise - t.linear - c / 2 * t.squared)(quadratic(q)(c)) for c in tried.tolist()]
+    )
     assert float(searched_blindly(excess, tried, torch.zeros((), dtype=F64))) == found
 
 
@@ -101,7 +106,9 @@ def test_the_curvature_that_is_accepted_majorises_and_half_of_it_does_not(activa
 
     def excess(sigma):
         s = 1 / (sigma + strength)
-        rise = 20.0 * ((f(V @ (W - s * d).T) - term.target).square().sum() - (f(V @ W.T) - term.target).square().sum())
+        rise = 20.0 * (
+            (f(V @ (W - s * d).T) - term.target).square().sum() - (f(V @ W.T) - term.target).square().sum()
+        )
         return float(rise + s * (g * d).sum() - sigma / 2 * s * s * d.square().sum())
 
     found = float(step.curvature(1.0, OPTIONS))
@@ -185,3 +192,16 @@ def test_backtracking_never_stops_below_what_is_required(power, growth):
     beyond = torch.nextafter(reached, torch.tensor(torch.inf, dtype=F64))
     assert float(backtracked(beyond, 3.0, growth)) == pytest.approx(3.0 * growth ** (power + 1), rel=1e-12)
     assert float(backtracked(reached, 3.0, growth)) == pytest.approx(3.0 * growth**power, rel=1e-12)
+
+
+def test_conjugate_gradients_need_as_many_steps_as_there_are_eigenvalues():
+    """``nu (v - value) + c K (K v - target) = 0`` with K = diag(1, 3, 9): three steps, row by row, to the last digit."""
+    K = torch.tensor([1.0, 3.0, 9.0], dtype=F64)
+    v, target = randn(0, 5, 3), randn(1, 5, 3)
+    anchor, term = Anchor(0.7, randn(2, 5, 3)), Term(1.3, target, K * v)
+    best = (0.7 * anchor.value + 1.3 * K * target) / (0.7 + 1.3 * K * K)
+    gradient = v - anchor.value + 1.3 / 0.7 * K * (K * v - target)
+    product = lambda d: K * d  # noqa: E731
+    conjugate_gradients(v, gradient, product, product, anchor, term, Work(OPTIONS), 0.0, 3)
+    torch.testing.assert_close(v, best, rtol=0, atol=1e-10)
+    torch.testing.assert_close(term.prediction, K * best, rtol=0, atol=1e-9)

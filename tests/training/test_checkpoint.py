@@ -246,7 +246,13 @@ class Taken(Callback):
             return
         tensors, meta = self.snapshot_
         trainer.resume(tensors, meta | self.changes)
-        self.found = trainer.start, trainer.exempt, trainer.state.rho, trainer.state.nu, trainer.engine.options
+        self.found = (
+            trainer.start,
+            trainer.exempt,
+            trainer.state.rho,
+            trainer.state.nu,
+            trainer.engine.options,
+        )
 
 
 def test_a_resumed_run_knows_where_it_began(blobs):

@@ -13,7 +13,9 @@ from dladmm.training.sharded_snapshot import load_own, remove_shards
 
 def written(folder, places, rows=6):
     """A snapshot of six rows whose u is ten times the row's place, in one shard per list of places."""
-    names = [f"checkpoint-000004.0123abcd.{rank:05d}-of-{len(places):05d}.dladmm" for rank in range(len(places))]
+    names = [
+        f"checkpoint-000004.0123abcd.{rank:05d}-of-{len(places):05d}.dladmm" for rank in range(len(places))
+    ]
     for name, own in zip(names, places, strict=True):
         at = torch.tensor(own, dtype=torch.int64)
         save(folder / name, "training", {"u": 10.0 * at[:, None], "places": at}, {})

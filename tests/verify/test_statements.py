@@ -23,7 +23,14 @@ def run(tmp_path_factory):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 4)), np.arange(30) % 3
     result = train(
-        dladmm.mlp([4, 5, 3], "tanh"), X, y, nu=0.3, regularizer="l2", dtype="float64", max_iter=6, random_state=0
+        dladmm.mlp([4, 5, 3], "tanh"),
+        X,
+        y,
+        nu=0.3,
+        regularizer="l2",
+        dtype="float64",
+        max_iter=6,
+        random_state=0,
     )
     path = str(tmp_path_factory.mktemp("run") / "c")
     result.certificate.save(path)
@@ -54,7 +61,9 @@ def test_an_honest_run_holds_in_every_statement(run):
 
 def test_data_and_tensors_are_known_to_the_last_bit(run):
     assert failures(run, lambda t, c, d: nudge(d["X"])) == ["the data (X, y) have the checksums stated"]
-    assert failures(run, lambda t, c, d: nudge(t["u"])) == ["parameters and variables have the checksums stated"]
+    assert failures(run, lambda t, c, d: nudge(t["u"])) == [
+        "parameters and variables have the checksums stated"
+    ]
     assert failures(run, lambda t, c, d: d.update(y=d["y"] + 0 * d["y"].astype(np.int32))) == []
 
 
