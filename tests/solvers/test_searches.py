@@ -195,7 +195,7 @@ def test_backtracking_never_stops_below_what_is_required(power, growth):
 
 
 def test_conjugate_gradients_need_as_many_steps_as_there_are_eigenvalues():
-    """``nu (v - value) + c K (K v - target) = 0`` with K = diag(1, 3, 9): three steps, row by row, to the last digit."""
+    """``nu (v - value) + c K (K v - target) = 0`` with K = diag(1, 3, 9): three steps."""
     K = torch.tensor([1.0, 3.0, 9.0], dtype=F64)
     v, target = randn(0, 5, 3), randn(1, 5, 3)
     anchor, term = Anchor(0.7, randn(2, 5, 3)), Term(1.3, target, K * v)
