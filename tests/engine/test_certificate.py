@@ -12,11 +12,12 @@ import torch
 from dladmm.base.history import History, Status
 from dladmm.engine.certificate import Recomputed, certify, rounding_slack
 from dladmm.engine.double import in_double, resolvable
+from dladmm.engine.options import make_options
+from dladmm.engine.rho_rules import TENFOLD_EVERY, raises_rho
 from dladmm.regularizers import NonNegative
 from dladmm.training.diagnostics import (
     converged,
     measure,
-    raises_rho,
     rose,
     score,
     settled,
@@ -188,7 +189,7 @@ def test_what_the_theory_does_not_speak_of_is_not_covered(honest):
 
 def test_a_certificate_needs_an_iteration_a_finite_end_and_digits(honest):
     good = certificate(honest)
-    for change in ({"iterations": 0}, {"failed": True}, {"resolved": False}, {"covered": False},
+    for change in ({"iterations": 0}, {"restored": 3}, {"failed": True}, {"resolved": False}, {"covered": False},
                    {"largest_norm": math.inf}, {"descent_violations": (1,)},
                    {"sufficient_descent_violations": (2,)}):  # fmt: skip
         assert not replace(good, **change).certified, change
@@ -253,16 +254,22 @@ def test_settled_means_ten_iterations_together():
     assert not settled(history_of(lagrangian=falling[:10]), 1.0)
 
 
-def test_the_authors_rule_raises_rho_after_three_rises(honest):
+def test_the_authors_rules_raise_rho_and_nu(honest):
     engine, state = copy.copy(honest[0]), copy.deepcopy(honest[1])
-    state.rho = 1e-3
+    authors, tenfold = (make_options("paper", rho_rule=rule) for rule in ("authors", "tenfold"))
+    state.rho, state.nu = 1e-3, 2e-3
     engine.options = replace(engine.options, alpha0=1.0, t0=None)
-    assert not raises_rho(history_of(loss=[1.0, 2.0, 3.0]), state, engine)
-    assert not raises_rho(history_of(loss=[1.0, 2.0, 2.0, 3.0]), state, engine)
-    assert raises_rho(history_of(loss=[1.0, 2.0, 3.0, 4.0]), state, engine)
-    assert (state.rho, engine.options.alpha0, engine.options.t0) == (pytest.approx(1e-2), 10.0, None)
+    assert not raises_rho(authors, history_of(loss=[1.0, 2.0, 3.0]), state, engine)
+    assert not raises_rho(authors, history_of(loss=[1.0, 2.0, 2.0, 3.0]), state, engine)
+    assert raises_rho(authors, history_of(loss=[1.0, 2.0, 3.0, 4.0]), state, engine)
+    assert (state.rho, state.nu) == pytest.approx((1e-2, 2e-2))
+    assert (engine.options.alpha0, engine.options.t0) == (10.0, None)
     state.rho = 0.1
-    assert not raises_rho(history_of(loss=[1.0, 2.0, 3.0, 4.0]), state, engine)
+    assert not raises_rho(authors, history_of(loss=[1.0, 2.0, 3.0, 4.0]), state, engine)
+    assert not raises_rho(tenfold, history_of(iteration=[*range(1, TENFOLD_EVERY)]), state, engine)
+    assert raises_rho(tenfold, history_of(iteration=[*range(1, TENFOLD_EVERY + 1)]), state, engine)
+    assert state.rho == pytest.approx(1.0)
+    assert not raises_rho(tenfold, history_of(iteration=[*range(1, TENFOLD_EVERY + 1)]), state, engine)
 
 
 def test_convergence_needs_both_residuals_below_their_tolerances(honest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tomllib
 from collections.abc import Sequence
@@ -55,11 +56,14 @@ class Fault:
     def put_into(self, sources: Path) -> None:
         """Change the file in place."""
         path = sources / self.file
-        path.write_text(path.read_text(encoding="utf-8").replace(self.old, self.new), encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        path.with_suffix(".kept").write_text(text, encoding="utf-8")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
     def take_out_of(self, sources: Path) -> None:
-        """The file as it was."""
-        (sources / self.file).write_bytes((SOURCES / self.file).read_bytes())
+        """The file as it was: what is beside the copy may have changed meanwhile."""
+        path = sources / self.file
+        os.replace(path.with_suffix(".kept"), path)
 
 
 def all_faults(lists: Path = LISTS) -> list[Fault]:
