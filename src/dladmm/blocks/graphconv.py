@@ -96,6 +96,12 @@ class GraphConv(Block):
         if not self.linear:
             work.keep("H", step.H_all, (v, params["W"]))
 
+    def _change(self, V: Matrix, d: Tensor, work: Work) -> Tensor:
+        """``A~ V d^T``; of a hidden layer whose other rows are held on the rows that count alone, the rest zero."""
+        if self.counted_rows is None or self.linear:
+            return self.graph.output(V, d, work)
+        return self.graph.output_rows(V, d, work)
+
     # Parameters ----------------------------------------------------------------------------------------------------
 
     def update_parameters(
@@ -141,7 +147,7 @@ class GraphConv(Block):
         step = self._step(params, v, term, work)
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
         d = g.add(W, alpha=strength) if strength > 0 else g
-        step.aim(self.graph.output(V, d, work), d, g, strength)
+        step.aim(self._change(V, d, work), d, g, strength)
         sigma = step.curvature(work.options.start_of_W(last=work.last), work.options)
         length = step.advance(sigma)
         work.move_along(W, d, length)
@@ -160,14 +166,14 @@ class GraphConv(Block):
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
         start = work.options.start_of_W(last=work.last)
         if start is None:
-            step.aim(self.graph.output(V, g, work), g, g)
+            step.aim(self._change(V, g, work), g, g)
             start = float(step.first_curvature())
         move = torch.zeros_like(W)
 
         def trial(sigma: float) -> Trial:
             nonlocal move
             move = W - penalty.prox(W - g / sigma, 1.0 / sigma)
-            step.aim(self.graph.output(V, move, work), move, g)
+            step.aim(self._change(V, move, work), move, g)
             return Trial(step.rise(1.0), -float(step.along), float(step.d_squared))
 
         sigma = searched(trial, start, lambda: float(step.slack()), work.options)
@@ -185,7 +191,7 @@ class GraphConv(Block):
         step = self._step(params, v, term, work)
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
         d = g + penalty.gradient(W)
-        step.aim(self.graph.output(V, d, work), d, d)
+        step.aim(self._change(V, d, work), d, d)
         start = work.options.start_of_W(last=work.last)
         start = float(step.first_curvature()) if start is None else start
         squared, before = float(step.d_squared), penalty.value(W)

@@ -52,6 +52,12 @@ class Propagation:
         inner = _mm(self.adjacency, V, _buffer(work, "inner", W, W.shape[1], n))
         return _mm(inner, W.T, _buffer(work, "output", W, W.shape[0], n))
 
+    def output_rows(self, V: Matrix, W: Tensor, work: Work) -> Tensor:
+        """``A~ V W^T`` on the rows that are variables, zero on the others."""
+        assert self.rows is not None
+        out = _buffer(work, "output", W, W.shape[0], V.shape[0]).zero_()
+        return out.index_copy_(0, self.rows, self.input_rows(V, work) @ W.T)
+
     def change_by(self, d: Tensor, W: Tensor, work: Work) -> Tensor:
         """``A~ d W^T`` on all rows, for a move d of the rows that are variables."""
         if self.rows is None or self._to_rows is None:
