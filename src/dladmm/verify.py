@@ -285,6 +285,8 @@ class Problem:
 
     def __init__(self, tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Array]) -> None:
         self.dtype, self.loss, self.penalty = claims["dtype"], claims["loss"], claims["penalty"]
+        biases = claims.get("options", {}).get("subproblems", {}).get("penalise_bias")  # files of before it lack it
+        self.bias_penalty = self.penalty if biases else {"name": "none"}
         self.network, self.rho, self.nu = claims["network"], float(claims["rho"]), float(claims["nu"])
         n = len(self.network)
         own = {tuple(name.split(".")): t.astype(np.float64) for name, t in tensors.items()}
@@ -347,12 +349,11 @@ class Problem:
             G = weight * (predicted[l] - self.V[l]) - (self.u if l == last else 0.0)
             _, f1, inner = made[l]
             G = G * (1.0 if f1 is None else f1)
-            if "W" in p:
-                value, parts = penalty_of(self.penalty, p["W"], (self.counts * G).T @ (v if inner is None else inner))
-                omega += value
-                total += float((parts**2).sum())
-            if "b" in p:
-                total += float(((self.counts * G).sum(axis=0) ** 2).sum())
+            for name, penalty in (("W", self.penalty), ("b", self.bias_penalty)):
+                if name in p:
+                    by = (v if inner is None else inner) if name == "W" else np.ones(len(v))
+                    value, parts = penalty_of(penalty, p[name], (self.counts * G).T @ by)
+                    omega, total = omega + value, total + float((parts**2).sum())
             if l == 0:
                 continue
             if block["type"] == "activation":

@@ -60,6 +60,14 @@ class Activation(Named, ABC):
     def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
         """Distance of 0 to the limiting subdifferential of (z - m)^2/2 + (weight/2)(a - f(z))^2 at z."""
 
+    def tie_margin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> float | None:
+        """How far the entries keep from ties of :meth:`argmin`, where it jumps; None where that is not known.
+
+        The smallest, over the entries, of what the second best local minimiser costs more than the best, over the
+        squared distance of the two: 0 at a tie, infinite where there is no second one.
+        """
+        return None
+
     @abstractmethod
     def module(self) -> nn.Module:
         """A torch module that computes f."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple
@@ -54,13 +55,31 @@ class PiecewiseLinear(Activation):
             z.copy_(self.project(m_part, a_part, weight))
         return result
 
-    def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
-        best = f_best = m
-        for i, (piece, low, high) in enumerate(zip(self.pieces(), *self._ends(m.dtype), strict=True)):
+    def _candidates(self, m: Tensor, a: Tensor, weight: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """The best z of every piece, and f(z)."""
+        for piece, low, high in zip(self.pieces(), *self._ends(m.dtype), strict=True):
             pull = weight * piece.slope
             z = torch.add(m, a, alpha=pull).sub_(pull * piece.intercept).div_(1 + pull * piece.slope)
             z.clamp_(low, high)
-            f = torch.mul(z, piece.slope).add_(piece.intercept)
+            yield z, torch.mul(z, piece.slope).add_(piece.intercept)
+
+    def tie_margin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> float | None:
+        if not self.continuous:
+            return None
+        smallest = _INF
+        for m_part, a_part in parts(m.double(), a.double()):
+            best = self.project(m_part, a_part, weight)
+            f_best = self(best)
+            for z, f in self._candidates(m_part, a_part, weight):
+                apart = (z - best).square_()
+                gain = objective_gain(best, f_best, z, f, m_part, a_part, weight)
+                margin = torch.where(apart > 0, gain / apart, _INF)
+                smallest = min(smallest, float(margin.min())) if margin.numel() else smallest
+        return smallest
+
+    def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
+        best = f_best = m
+        for i, (z, f) in enumerate(self._candidates(m, a, weight)):
             if i == 0:
                 best, f_best = z, f
                 continue

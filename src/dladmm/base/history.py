@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 
 Value = float | int | None
 
@@ -32,6 +33,7 @@ COLUMNS = (
     "penalty",
     "coupling",
     "dual",
+    "z_steps",
 )
 
 
@@ -52,6 +54,7 @@ class History(dict[str, list[Value]]):
     ``descent``               by how much the Lagrangian fell
     ``train_r2``, ``val_r2``  share of the targets' variance that a regression explains, on training and held-out rows
     ``squared_steps``         the sum in Property 2, and ``c2`` the constant it holds with at that iteration
+    ``z_steps``               the squared length of the moves of the hidden z, where stationarity is measured
     ``rho``, ``nu``           weights of the hard and of the relaxed constraints
     ``train_accuracy``        share of the training rows told rightly, of classifiers
     ``risk``                  R(z_L), a part of F beside ``penalty`` and ``coupling`` (of the relaxed constraints)
@@ -117,6 +120,12 @@ class History(dict[str, list[Value]]):
 
 def _writable(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def largest_rise(values: Sequence[float]) -> float:
+    """The largest rise from one value to the next, relative to the value it rose from; 0 if there was none."""
+    rises = ((after - before) / max(abs(before), 1e-300) for before, after in pairwise(values))
+    return max(0.0, max(rises, default=0.0))
 
 
 class Status(Enum):

@@ -82,7 +82,11 @@ class Affine(Block):
     ) -> Tensor:
         product, sums = work.sum(gradient_of_rows, term.target, term.prediction, v)
         total = squared_norm(penalty.stationarity(params["W"], term.weight * product))
-        return total + squared_norm(term.weight * sums) if self.bias else total
+        if not self.bias:
+            return total
+        if work.options.penalise_bias:
+            return total + squared_norm(penalty.stationarity(params["b"], term.weight * sums))
+        return total + squared_norm(term.weight * sums)
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """Algorithm 2, lines 5 and 19: ``argmin_a (nu/2)||a - f(z)||^2 + (c/2)||a W^T + b - target||^2``."""

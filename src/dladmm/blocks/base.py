@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from enum import Flag, auto
 from typing import Literal, NamedTuple
@@ -196,6 +197,13 @@ class Block(ABC):
         """Squared distance of 0 to the subdifferential of the input's subproblem."""
         gradient = self.input_gradient(params, v, term, work).add_(v - anchor.value, alpha=anchor.weight)
         return squared_norm(gradient, work.counts)
+
+    def tie_margin(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> float | None:
+        """How far the input's subproblem keeps from ties, where its argmin jumps; None where that is not known.
+
+        It never jumps where g is linear: the subproblem is then strongly convex.
+        """
+        return math.inf if self.linear else None
 
     # For steps that see the network as a whole (streaming mode) ------------------------------------------------
 

@@ -74,6 +74,9 @@ class Elementwise(Block):
             return surrogate_through(self.activation, v).slope(v) * move
         return self.activation.times_derivative(v, move)
 
+    def tie_margin(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> float | None:
+        return self.activation.tie_margin(anchor.value, term.target, term.weight / anchor.weight)
+
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         relative = term.weight / anchor.weight
         squared = _distance(

@@ -13,13 +13,12 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
 
 from dladmm.base.errors import InputError
-from dladmm.base.history import History
+from dladmm.base.history import History, largest_rise
 from dladmm.engine.certificate_text import sentences
 from dladmm.engine.double import in_double, resolvable, small_enough
 from dladmm.engine.problem import State
@@ -48,6 +47,9 @@ class Certificate:
     rounding. ``exempt`` lists iterations the theory says nothing about: the first, where the start did not obey
     Lemma 2, and those at which rho changed. ``H_estimated`` says that H is no constant of the loss but an estimate
     from the targets (:func:`dladmm.losses.estimated`): then what is claimed of the run is as good as the estimate.
+    ``coercive`` says that the penalty grows with W, ``all_penalised`` that it speaks of every parameter: both together
+    guarantee Property 1. ``tie_margin`` says how far the last z-updates are from ties, where their argmin jumps
+    (:meth:`dladmm.activations.base.Activation.tie_margin`); None where it was not measured.
     ``sampled``: extreme curvatures found of a loss of one's own. ``restored``: the iteration whose network was put
     back at the end, of which and of whose forward pass the numbers of the end are.
     """
@@ -83,6 +85,8 @@ class Certificate:
     failed: bool = False
     sampled: Curvature | None = None
     restored: int | None = None
+    all_penalised: bool = False
+    tie_margin: float | None = None
     writer: Callable[..., None] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -212,7 +216,8 @@ def certify(
             rises.append(k)
         if not fall >= promised[k - 1] - allowed:
             shortfalls.append(k)
-    own = state
+    own, measured_on = state, engine
+    margin = engine.tie_margin(state, state.predictions) if covered and engine.chunk_rows is None else None
     if covered and state.u.dtype == torch.float32 and engine.chain.continuous and small_enough(engine, state):
         engine, state = in_double(engine, state, in_chunks=True) or (engine, state)
     raw = engine.raw_predictions(state)
@@ -234,7 +239,7 @@ def certify(
         descent_violations=tuple(rises),
         sufficient_descent_violations=tuple(shortfalls),
         smallest_c2=min((_number(c) for c in history["c2"]), default=None),
-        largest_norm=_largest_norm(engine, own),
+        largest_norm=measured_on.largest_entry(own),
         lagrangian=Recomputed(_number(history.last("lagrangian"), start), float(energy.lagrangian)),
         primal_residual=_recomputed_root(history, "primal_residual", energy.residual_squared),
         dual_optimality=_recomputed_root(history, "dual_optimality", engine.dual_optimality(state)),
@@ -248,17 +253,13 @@ def certify(
         baseline=baseline,
         H_estimated=bool(getattr(engine.risk.loss, "H_estimated", False)),
         streaming=streaming,
-        largest_rise=_largest_rise(lagrangian) if streaming else None,
+        largest_rise=largest_rise(lagrangian) if streaming else None,
         constrained=any(engine.penalty_of(l).is_constraint for l in range(len(engine.chain))),
         resolved=not covered or resolvable(own),
         sampled=sampled,
+        all_penalised=measured_on.all_penalised(own),
+        tie_margin=margin,
     )
-
-
-def _largest_rise(values: Sequence[float]) -> float:
-    """The largest rise from one value to the next, relative to the value it rose from; 0 if there was none."""
-    rises = ((after - before) / max(abs(before), 1e-300) for before, after in pairwise(values))
-    return max(0.0, max(rises, default=0.0))
 
 
 def rounding_slack(dtype: torch.dtype) -> float:
@@ -272,18 +273,11 @@ def _recomputed_root(history: History, column: str, squared: torch.Tensor) -> Re
 
 
 def _subgradient_constant(history: History) -> float | None:
-    """Largest ``||g|| / sqrt(sum of squared steps)`` seen: the constant C of Property 3, as observed."""
-    pairs = zip(history["stationarity"], history["squared_steps"], strict=True)
-    ratios = [_number(g) / math.sqrt(_number(s)) for g, s in pairs if g is not None and _number(s) > 0]
+    """Largest ``||g|| / sqrt(sum of squared steps)`` seen, those of the hidden z too: C of Property 3, as observed."""
+    rows = zip(history["stationarity"], history["squared_steps"], history["z_steps"], strict=True)
+    known = [(_number(g), _number(s) + _number(z)) for g, s, z in rows if g is not None and z is not None]
+    ratios = [g / math.sqrt(steps) for g, steps in known if steps > 0]
     return max(ratios, default=None)
-
-
-def _largest_norm(engine: Engine, state: State) -> float:
-    tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
-    own = max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
-    if engine.comm.alone:
-        return own
-    return float(engine.comm.largest(torch.full((), own, dtype=torch.float64, device=state.u.device))[0])
 
 
 def _number(value: float | int | None, default: float = math.nan) -> float:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dladmm.engine.certificate import Certificate
+
+
+TIE = 1e-9
+"""A margin below this is a tie up to rounding (:meth:`dladmm.activations.base.Activation.tie_margin`)."""
 
 
 def guarantee(
@@ -57,8 +62,7 @@ def sentences(c: Certificate) -> list[str]:
         + (guarantee(c.rho, c.H, c.follows_forward) if _fits(c) else "Nothing is promised of such a loss."),
         *_of_estimate(c),
         *_of_restored(c),
-        f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; "
-        + ("guaranteed by the penalty on W." if c.coercive else "observed, no penalty on W guarantees it."),
+        f"  Property 1 (bounded): largest entry of any variable {c.largest_norm:.3g}; " + _bounded_by(c),
         f"  Property 2 (descent): the Lagrangian fell in {checked - len(c.descent_violations)} of {checked} "
         f"iterations, by at least C2 times the squared steps in "
         f"{checked - len(c.sufficient_descent_violations)} (smallest C2 {_shown(c.smallest_c2)}).",
@@ -155,10 +159,38 @@ def _limit_points(c: Certificate) -> str:
         return "  Nothing is claimed of limit points: Theorem 2 needs a continuous penalty, not a constraint."
     if not c.covered:
         return "  Nothing is claimed of limit points."
-    if c.continuous:
-        where = "exist and are" if c.coercive else "are, while the variables stay bounded,"
-        return f"  Limit points {where} critical points (Theorem 2)."
-    return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
+    if not c.continuous:
+        return "  An activation with jumps breaks Assumption 1: descent is certified, limit points are not."
+    if c.tie_margin is None:
+        return (
+            "  Nothing is claimed of limit points: Theorem 2 needs updates that do not jump, and how far these keep "
+            "from ties was not measured."
+        )
+    if c.tie_margin < TIE:
+        return (
+            f"  Nothing is claimed of limit points: an update of z is within {c.tie_margin:.1g} of a tie, where its "
+            "argmin jumps (Assumption 1)."
+        )
+    where = "exist and are" if _guaranteed(c) else "are, while the variables stay bounded,"
+    away = (
+        ""
+        if c.tie_margin == math.inf
+        else f" while updates of z keep from ties as now (by {c.tie_margin:.1g})"
+    )
+    return f"  Limit points {where} critical points (Theorem 2){away}."
+
+
+def _guaranteed(c: Certificate) -> bool:
+    """Property 1 by the penalty: without one on the biases the objective is not coercive (docs/theory.md)."""
+    return c.coercive and c.all_penalised
+
+
+def _bounded_by(c: Certificate) -> str:
+    if _guaranteed(c):
+        return "guaranteed by the penalty on all parameters."
+    if c.coercive:
+        return "observed; the biases have no penalty, so nothing guarantees it (penalise_bias)."
+    return "observed, no penalty on W guarantees it."
 
 
 def _why_not(c: Certificate) -> str:

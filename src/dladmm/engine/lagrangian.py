@@ -8,6 +8,7 @@ Equation 1, and its counterparts for Problems 2 and 6::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,3 +168,30 @@ class MeasuredProblem(Problem):
                     anchor = Anchor(state.weight(l - 1), value)
                     own = own + block.input_stationarity(state.params[l], some, anchor, own_term, part)
         return total + self.comm.total(own)[0]
+
+    @torch.no_grad()
+    def tie_margin(self, state: State, predictions: Sequence[Tensor]) -> float | None:
+        """How far the updates of the hidden variables keep from ties (Assumption 1); None where that is not known."""
+        margins: list[float | None] = []
+        for l, block in enumerate(self.chain):
+            if l > 0:
+                v, value = state.outputs[l - 1], predictions[l - 1][:]
+                anchor, term = Anchor(state.weight(l - 1), value), self.term(state, l)
+                margins.append(block.tie_margin(state.params[l], v, anchor, term))
+        known = [margin for margin in margins if margin is not None]
+        own = min(known, default=math.inf) if len(known) == len(margins) else -math.inf
+        # The smallest of all ranks; -infinity says that it is not known
+        (found,) = self.comm.largest(torch.full((), -own, dtype=torch.float64, device=self.x.device))
+        return None if float(found) == math.inf else -float(found)
+
+    def all_penalised(self, state: State) -> bool:
+        """Whether the penalty speaks of every parameter: biases are not penalised unless that was asked for."""
+        return all(set(params) <= set(self.penalised(l)) for l, params in enumerate(state.params))
+
+    def largest_entry(self, state: State) -> float:
+        """The largest absolute value of any variable or parameter, of all ranks."""
+        tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
+        own = max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
+        if self.comm.alone:
+            return own
+        return float(self.comm.largest(torch.full((), own, dtype=torch.float64, device=state.u.device))[0])

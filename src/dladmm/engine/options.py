@@ -163,6 +163,8 @@ class TrainOptions:
         )
         if self.batch_size is not None and self.mode != "streaming":
             raise InputError("batch_size is a setting of mode='streaming'.")
+        if self.mode == "accelerated" and self.subproblems.penalise_bias:
+            raise InputError("penalise_bias is a setting of mode='convergent'.")
         for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
             if self.mode == "convergent" and used:
                 raise InputError(f"{name} is a setting of mode='accelerated'.")

@@ -131,6 +131,10 @@ class Problem:
         self.penalty = NoPenalty() if penalty is None else penalty
         self.options = SubproblemOptions() if options is None else options
         self.counts = counts
+        other = [repr(block) for block in chain if block.penalised and block.kind != "dense"]
+        if self.options.penalise_bias and (other or not self.penalty.quadratic):
+            what = f"networks of linear layers, not {other[0]}" if other else "an l2 penalty"
+            raise InputError(f"penalise_bias is for {what}; leave it out.")
         self._require(
             counts is not None, Support.COUNTS, "sample weights cannot be used: they do not count in {}."
         )
@@ -271,9 +275,16 @@ class Problem:
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""
         zero = torch.zeros((), dtype=torch.float64, device=self.x.device)
-        blocks = enumerate(zip(self.chain, params, strict=True))
-        values = (self.penalty_of(l).value(p[name]) for l, (block, p) in blocks for name in block.penalised)
+        values = (
+            self.penalty_of(l).value(p[name]) for l, p in enumerate(params) for name in self.penalised(l)
+        )
         return sum(values, zero)
+
+    def penalised(self, l: int) -> tuple[str, ...]:
+        """The parameters of block l that the penalty speaks of."""
+        block = self.chain.blocks[l]
+        biased = self.options.penalise_bias and getattr(block, "bias", False)
+        return (*block.penalised, "b") if biased else block.penalised
 
     def penalty_of(self, l: int) -> Regularizer:
         """The penalty of block l, with the block's constraint if it has one."""

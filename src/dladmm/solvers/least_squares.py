@@ -55,7 +55,7 @@ def _on_products(
                 sums = sums + move.multiple * _times_ones(move.heading, ones)
             continue
         assert ones is not None
-        shift, step = mean_b(params, sums, A, work)
+        shift, step = mean_b(params, sums, A, penalty, work)
         steps.append(step)
         shifts.append(shift)
         if once_more:
@@ -84,7 +84,7 @@ def _on_gram(
         W_follows, b_follows = "W" in order[i + 1 :], "b" in order[i + 1 :]
         if name == "b":
             assert ones is not None
-            shift, step = mean_b(params, sums, A, work)
+            shift, step = mean_b(params, sums, A, penalty, work)
             shifts.append(shift)
             if W_follows:
                 _add_outer(product, shift.double(), ones)
@@ -111,16 +111,31 @@ def _on_gram(
 # b -----------------------------------------------------------------------------------------------------------------
 
 
-def mean_b(params: Params, sums: Tensor, A: Operator, work: Work) -> tuple[Tensor, Step]:
+def mean_b(
+    params: Params, sums: Tensor, A: Operator, penalty: Regularizer, work: Work
+) -> tuple[Tensor, Step]:
     """``argmin_b (c/2)||E + 1 b'^T||^2``: the mean residual over the samples, from its column sums.
 
     The paper's step 1/nu (Equations 6, 7, 12 and 13) is written for one sample; with N samples the Lipschitz
     constant of the summed gradient is N nu, and the step 1/(N nu) is this minimiser (Lemma 4 with B = N nu).
     """
     b = params["b"]
+    if work.options.penalise_bias and penalty.quadratic:
+        return _penalised_mean_b(b, sums, A, float(penalty.quadratic), work)
     shift, squared, rate = _mean(work.how, sums, dtype=b.dtype, samples=A.samples, weight=A.weight)
     work.move(b, shift)
     return shift, Step("b", squared, rate)
+
+
+def _penalised_mean_b(
+    b: Tensor, sums: Tensor, A: Operator, strength: float, work: Work
+) -> tuple[Tensor, Step]:
+    """The same with ``(strength/2)||b + b'||^2`` beside it."""
+    curvature = A.weight * A.samples + strength
+    shift = -((A.weight * sums + strength * b.double()) / curvature).to(b.dtype)
+    work.move(b, shift)
+    squared = squared_norm(shift)
+    return shift, Step("b", squared, torch.ones_like(squared) * (curvature / 2))
 
 
 @one_launch

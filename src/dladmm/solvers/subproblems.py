@@ -97,6 +97,8 @@ class SubproblemOptions:
         A sweep of accelerated mode sees a ramp in the place of a jump (:mod:`dladmm.solvers.jump_surrogate`).
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
+    ``penalise_bias``
+        The l2 penalty speaks of the biases too, as Property 1 needs it (docs/theory.md); MLPs in convergent mode.
     ``w_penalty``
         ``"prox"``: the penalty on W is added to the majoriser, as in Equations 9, 11, 19 and 20. ``"gradient"``: it is
         majorised too, by its gradient, as in the authors' GCN script; for graphs.
@@ -116,6 +118,7 @@ class SubproblemOptions:
     tau_per_sample: bool = False
     max_backtracks: int = 60
     last_alpha0: float | None = None
+    penalise_bias: bool = False
     w_penalty: PenaltyStep = "prox"
 
     def __post_init__(self) -> None:
@@ -132,7 +135,7 @@ class SubproblemOptions:
         check_setting(self, "damping", float, "a number >= 0", lambda v: v >= 0)
         for name in ("last_damping", "map_damping"):
             check_setting(self, name, float, "None or a number >= 0", lambda v: v >= 0, optional=True)
-        for name in ("ramps", "tau_per_sample"):
+        for name in ("ramps", "tau_per_sample", "penalise_bias"):
             check_setting(self, name, bool, "True or False")
         check_setting(self, "max_backtracks", int, "a whole number >= 1", lambda v: v >= 1)
 

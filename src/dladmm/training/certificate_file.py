@@ -130,6 +130,7 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         "scaled inputs or targets": trainer.scaling is not None or trainer.units is not None,
         "links of different weights": state.stiffness != 1.0 or bool(state.links),
         "variables with more than two axes": any(v.ndim != 2 for v in state.outputs),
+        "rows that are held": any(block.counted_rows is not None for block in engine.chain),
         "constraints on single weights": any(block.constraint is not None for block in engine.chain),
     }
     double = in_double(engine, state)

@@ -43,6 +43,7 @@ from dladmm.training.diagnostics import (
 )
 from dladmm.training.passes import Passes
 from dladmm.training.result import Result, promise_of, warn_unless_covered
+from dladmm.training.z_steps import hidden_z, moved_z
 
 
 class Trainer:
@@ -94,14 +95,13 @@ class Trainer:
             refuse_own_settings(options)
             other = self.method = method(self.engine, self.state)
             self.engine, self.baseline = other.engine, other.name
-        # Where a streaming run stands; None in the other modes
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
         self.history, self._starting_rho = History(), rho
         self.given: dict[str, Any] | None = None  # the data as they were given
         self.known_by: dict[str, Any] | None = None  # dladmm.training.identity, once it was asked for
         self.exempt = [1] if options.start == "paper" else []
-        every = 1 if self.passes is not None else diagnostics_interval(self.state, self.engine.n_rows)
-        self._every = options.diagnostics_every or every
+        every = options.diagnostics_every or (1 if self.passes is not None else None)
+        self._every = every or diagnostics_interval(self.state, self.engine.n_rows)
         self.start = float(self.engine.energy(self.state).lagrangian)
         if not math.isfinite(self.start):
             raise InputError(
@@ -220,6 +220,8 @@ class Trainer:
 
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
+        due = k % self._every == 0 or k == self.options.max_iter
+        z = hidden_z(self) if due and self.options.mode == "convergent" else None
         began = time.perf_counter()
         with product_precision(self.options.precision):
             signs = self._advance()
@@ -230,9 +232,8 @@ class Trainer:
         seconds = float(self.history.last("seconds") or 0.0) + took
         if not finite:
             return Status.NON_FINITE
-        due = k % self._every == 0 or k == self.options.max_iter
         if due:
-            row |= self._measured_with_products()
+            row |= self._measured_with_products() | ({} if z is None else moved_z(self, z))
         elif self.options.rho_rule == "authors":
             row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
