@@ -35,14 +35,16 @@ def trained(graph, **options):
         return dladmm.train_graph(x, pairs.T, y, train, **settings | options)
 
 
+@pytest.mark.parametrize("prox", ["authors", "exact"])
 @pytest.mark.parametrize("penalty", [None, L4], ids=["no penalty", "l4"])
-def test_the_run_is_that_of_the_script(graph, penalty, monkeypatch):
+def test_the_run_is_that_of_the_script(graph, penalty, prox, monkeypatch):
     monkeypatch.setattr(rho_rules, "TENFOLD_EVERY", 2)
     pairs, x, y, train, test = graph
     start = trained(graph, max_iter=1, rho=1e-15, nu=1e-15, rho_rule=None)  # next to nothing moves
     W = [p["W"].T.numpy() for p in start.state.params]
-    result = trained(graph, regularizer=penalty)
-    reference = ReferenceScript(pairs, x, y, train, test, W, 0.0 if penalty is None else 0.4, every=2)
+    result = trained(graph, regularizer=penalty, **({} if prox == "authors" else {"prox": prox}))
+    strength = 0.0 if penalty is None else 0.4
+    reference = ReferenceScript(pairs, x, y, train, test, W, strength, every=2, exact=prox == "exact")
     for _ in range(6):
         reference.iterate()
     state = result.state
@@ -70,7 +72,7 @@ def test_only_labelled_rows_of_z_move(graph):
 
 def test_the_lagrangian_counts_the_rows_that_move(graph):
     """It falls between changes of rho, and so only labelled rows may count in the relaxed link."""
-    result = trained(graph, rho=2.0, nu=1.0, rho_rule=None, max_iter=15)
+    result = trained(graph, rho=2.0, nu=1.0, rho_rule=None, max_iter=15, prox="exact")
     values = result.history["lagrangian"][1:]
     assert all(after <= before + 1e-12 for before, after in pairwise(values))
     assert not result.certificate.covered

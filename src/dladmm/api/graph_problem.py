@@ -38,6 +38,15 @@ VariableRows = Literal["all", "train", "fixed"]
 """Which rows of Z_l are variables: those of all nodes, or of labelled nodes only, the others following or held."""
 
 
+PROX: dict[str, Literal["auto", "fista", "authors"]] = {
+    "auto": "auto",
+    "exact": "auto",
+    "fista": "fista",
+    "authors": "authors",
+}
+"""How Z_L is solved, by the name of the setting."""
+
+
 @dataclass(frozen=True)
 class GraphProblem:
     """What the engine needs: the chain for this graph, its input ``x`` (n_nodes, n_features), and the risks.
@@ -106,7 +115,7 @@ class GraphSettings:
         known[~mask] = labels[mask][0] if bool(mask.any()) else 0  # a rank may have no labelled node
         target = self.loss.encode(known, n_outputs, self.dtype).to(self.device)
         weight = mask.to(self.device, self.dtype)[:, None]
-        return Risk(self.loss, target, weight, solver="fista" if self.prox == "fista" else "auto")
+        return Risk(self.loss, target, weight, solver=PROX.get(self.prox, "auto"))
 
 
 def graph_problem(
@@ -157,8 +166,8 @@ def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> Che
         raise InputError(f"rows must be one of {get_args(VariableRows)}, got {rows!r}.")
     if settings.zeroed is not None and not settings.comm.alone:
         raise InputError("zeroed rows are for graphs in one process; leave zeroed out.")
-    if settings.prox not in ("auto", "fista"):
-        raise InputError(f"prox must be 'auto' or 'fista', got {settings.prox!r}.")
+    if settings.prox not in PROX:
+        raise InputError(f"prox must be one of {', '.join(PROX)}, got {settings.prox!r}.")
     features = check_node_features(given.x, dtype)
     n_nodes, n_features = features.shape
     if given.train_mask is None:

@@ -123,7 +123,8 @@ def train_graph(
         The paper's name of the option ``nu``.
     preset, prox, random_state, device, dtype, callbacks, verbose, method, communicator
         As in :func:`dladmm.train`; ``preset="authors"`` has the settings of the authors' GCN script (docs/theory.md),
-        whose penalty differs from graph to graph and is given as ``regularizer``.
+        whose penalty differs from graph to graph and is given as ``regularizer``; its ``prox`` is "authors", FISTA that
+        stops early ("exact" solves Z_L).
     partition : array of shape (n_nodes,), optional
         The rank of every node, in streaming mode its cluster; computed where it is not given.
     self_training : bool, optional
@@ -172,6 +173,7 @@ def train_graph(
         options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
     rows = rows or ("fixed" if preset == "authors" else "all")
+    prox = "authors" if preset == "authors" and prox == "auto" else prox
     if chosen.mode == "streaming":
         refuse_in_streaming(chosen, rows, zeroed, prox, method, comm)
     if chosen.mode != "convergent":

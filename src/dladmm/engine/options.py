@@ -29,7 +29,7 @@ ENOUGH_LABELS = 60
 LARGEST_WEIGHT = 1e15
 """Of rho and nu, and one over it the smallest: their ratio is still a float32."""
 
-Start = Literal["feasible", "paper"]
+Start = Literal["feasible", "paper", "forward"]
 RhoRule = Literal["authors", "tenfold"]
 InitialRule = Literal["he", "glorot"]
 Mode = Literal["convergent", "accelerated", "streaming"]
@@ -67,7 +67,8 @@ class TrainOptions:
         Initial W: He's deviation times ``init_scale``, b zero; with ``init_rule="glorot"`` uniform within Glorot's
         bound times ``init_scale``; or W and b normal with deviation ``init_std``.
     ``start``
-        ``"feasible"``: z and a from the forward pass, u = -grad R. ``"paper"``: z_L at +1/-1 and u = 0.
+        ``"feasible"``: z and a from the forward pass, u = -grad R. ``"forward"``: the same with u = 0. ``"paper"``: z_L
+        at +1/-1 and u = 0.
     ``rho_rule``
         ``"authors"``: rho, nu and both backtracking starts times 10 when the training loss has risen three times
         running, rho at most 0.1, as in the authors' published code for MLPs. ``"tenfold"``: rho and nu times 10 after
@@ -215,7 +216,7 @@ AUTHORS = TrainOptions(
     max_iter=500,
     init_rule="glorot",
     init_scale=1.0,
-    start="paper",
+    start="forward",
     rho_rule="tenfold",
 )  # fmt: skip
 """The settings of the authors' published GCN script, beside :func:`dladmm.train_graph`'s ``rows="fixed"``."""

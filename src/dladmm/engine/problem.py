@@ -252,8 +252,10 @@ class Problem:
     def starting_state(
         self, start: str, params: list[Params], rho: float, nu: float, zeroed: Tensor | None = None
     ) -> State:
-        """``"feasible"`` or ``"paper"``, with the rows ``zeroed`` of every hidden variable at zero."""
+        """``"feasible"``, ``"paper"`` or ``"forward"``, with the rows ``zeroed`` of every hidden variable at zero."""
         state = (self.paper_state if start == "paper" else self.feasible_state)(params, rho, nu)
+        if start == "forward":
+            state.u.zero_()
         for l in range(1, len(self.chain) if zeroed is not None else 0):
             state.outputs[l - 1][zeroed] = 0
             self.chain.blocks[l].write_forward(state.params[l], state.outputs[l - 1], state.predictions[l])

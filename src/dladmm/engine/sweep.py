@@ -121,16 +121,16 @@ class Engine(MeasuredProblem):
     def _update_last(self, state: State) -> Step:
         """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
         z = state.outputs[-1]
-        new = self._prox(state.predictions[-1] - state.u / state.rho, state.rho)
+        new = self._prox(state.predictions[-1] - state.u / state.rho, state.rho, z)
         squared = squared_norm(new - z, self.counts)
         z.copy_(new)
         rate = torch.full_like(squared, last_layer_rate(state.rho, self.risk.H))
         return Step("z_L", squared, rate, own=True)
 
-    def _prox(self, v: Tensor, rho: float) -> Tensor:
+    def _prox(self, v: Tensor, rho: float, start: Tensor) -> Tensor:
         """The prox of R; rows of a loss with an exact one need nothing of each other."""
         if self.chunk_rows is None or not self.risk.closed_form:
-            return self.risk.prox(v, rho, self.how)
+            return self.risk.prox(v, rho, self.how, start)
 
         def of_chunk(some: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
             return replace(self.risk, target=target, weight=weight).prox(some, rho, self.how)

@@ -16,7 +16,7 @@ from dladmm.base.spec import Named
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.execution import EAGER, Execution
 from dladmm.losses.units import Units
-from dladmm.solvers.fista import fista
+from dladmm.solvers.fista import fista, truncated_fista
 
 
 def holds_labels(y: Tensor) -> bool:
@@ -153,8 +153,9 @@ class Risk:
         Targets as ``loss.encode`` returns them.
     weight : Tensor of shape (N, 1), optional
         Row weights >= 0; None means all ones.
-    solver : {"auto", "fista"}
-        "fista" solves equations (5) and (15) as the paper does; "auto" uses the loss's exact prox where it has one.
+    solver : {"auto", "fista", "authors"}
+        "fista" solves equations (5) and (15) as the paper does; "auto" uses the loss's exact prox where it has one;
+        "authors" stops FISTA early, as their GCN script does.
     comm : Communicator
         The ranks that hold the other rows: value and gradient are those of the local rows, H that of all rows.
     """
@@ -162,12 +163,12 @@ class Risk:
     loss: Loss
     target: Tensor
     weight: Tensor | None = None
-    solver: Literal["auto", "fista"] = "auto"
+    solver: Literal["auto", "fista", "authors"] = "auto"
     comm: Communicator = ALONE
 
     def __post_init__(self) -> None:
-        if self.solver not in ("auto", "fista"):
-            raise InputError(f"solver must be 'auto' or 'fista'; got {self.solver!r}")
+        if self.solver not in ("auto", "fista", "authors"):
+            raise InputError(f"solver must be 'auto', 'fista' or 'authors'; got {self.solver!r}")
         n = len(self.target)
         if self.weight is not None and self.weight.shape != (n, 1):
             raise InputError(f"weight must have shape ({n}, 1), one per row; got {tuple(self.weight.shape)}")
@@ -252,8 +253,13 @@ class Risk:
         """Whether the prox is solved exactly, row by row, without a search."""
         return self.solver == "auto" and self.loss.exact
 
-    def prox(self, v: Tensor, rho: float, how: Execution = EAGER) -> Tensor:
-        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
+    def prox(self, v: Tensor, rho: float, how: Execution = EAGER, start: Tensor | None = None) -> Tensor:
+        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v.
+
+        ``start`` is where the solver "authors" begins.
+        """
+        if self.solver == "authors" and start is not None:
+            return self._stopped_early(self.flat(v), rho, self.flat(start)).reshape(v.shape)
         return self._prox(self.flat(v), rho, how).reshape(v.shape)
 
     def _prox(self, v: Tensor, rho: float, how: Execution) -> Tensor:
@@ -264,6 +270,17 @@ class Risk:
         some, target, weight = self._on_labelled(v)
         found = self.loss.executed_prox(some, target, rho / weight, how).to(v.dtype)
         return v.index_copy(0, self._labelled, found)
+
+    def _stopped_early(self, v: Tensor, rho: float, start: Tensor) -> Tensor:
+        def value(z: Tensor) -> Tensor:
+            return torch.dot(self.loss.rows(z, target).double(), weight[:, 0].double())
+
+        def gradient(z: Tensor) -> Tensor:
+            return self.loss.gradient(z, target) * weight
+
+        target, weight = self._labelled_target
+        found = truncated_fista(value, gradient, v[self._labelled], rho, start[self._labelled])
+        return v.index_copy(0, self._labelled, found.to(v.dtype))
 
     def _fista(self, v: Tensor, rho: float) -> Tensor:
         def value_grad(z: Tensor) -> tuple[Tensor, Tensor]:

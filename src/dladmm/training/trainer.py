@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -51,8 +51,8 @@ class Trainer:
 
     Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
     iteration in the place of dlADMM's (:mod:`dladmm.engine.method`). With ``comm`` every rank has a trainer of its own
-    rows, and history, decisions, certificate and status are the same on all of them. ``zeroed``: rows of V_l, l < n,
-    that start at 0; ``start``: the Lagrangian before the first iteration; ``exempt``: iterations outside the theory.
+    rows, and what is decided is the same on all. ``zeroed``: rows of V_l, l < n, that start at 0; ``start``: the
+    Lagrangian before the first iteration; ``exempt``: iterations outside the theory.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Trainer:
         self.history, self._starting_rho = History(), rho
         self.given: dict[str, Any] | None = None  # the data as they were given
         self.known_by: dict[str, Any] | None = None  # dladmm.training.identity, once it was asked for
-        self.exempt = [1] if options.start == "paper" else []
+        self.exempt = [1] if options.start != "feasible" else []
         every = options.diagnostics_every or (1 if self.passes is not None else None)
         self._every = every or diagnostics_interval(self.state, self.engine.n_rows)
         self.start = float(self.engine.energy(self.state).lagrangian)
@@ -109,8 +109,7 @@ class Trainer:
                 f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
             )
         self._requested: Status | None = None
-        self._restored = False
-        self.restored_from: int | None = None
+        self._restored, self.restored_from = False, cast("int | None", None)
         self.engine.how = execution_of(options, self.method, self.engine)
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded:
