@@ -26,6 +26,7 @@ from dladmm.network.chain import Chain
 from dladmm.network.given_graph import is_graph
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.tracing import chain_layers
+from dladmm.training.wording import takes
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -111,7 +112,9 @@ def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:
         pass
     elif callable(given["X"]):
         if given.get("y") is not None:
-            raise InputError("y comes with the rows of a function X(rank, world); leave y out.")
+            raise InputError(
+                "X is a function, which returns the targets together with the rows, (X, y): leave y out."
+            )
         given |= dict(zip(("X", "y", "sample_weight"), _called(given["X"], "X", comm), strict=False))
     else:
         own = _own_rows([given[name] for name in names], names, comm)
@@ -125,12 +128,19 @@ def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:
 
 
 def _called(function: Callable[[int, int], Any], name: str, comm: Communicator) -> tuple[Any, ...]:
+    if not takes(function, comm.rank, comm.size):
+        plain = "arrays X and y" if name == "X" else "(X, y)"
+        raise InputTypeError(
+            f"{name} is a function that does not take two arguments. A function is for training in several processes: "
+            f"it takes the rank of a process and how many there are, and returns that one's rows. Give {plain}, or "
+            "such a function."
+        )
     own = function(comm.rank, comm.size)
     if name == "X" and is_stream(own) and not _are_rows(own):
         return (own,)
     if not isinstance(own, tuple) or len(own) not in (2, 3):
         raise InputTypeError(
-            f"{name}(rank, world) must return (X, y) or (X, y, sample_weight), got {type(own).__name__}."
+            f"the function {name} must return (X, y) or (X, y, sample_weight), got {type(own).__name__}."
         )
     return own
 
@@ -162,7 +172,8 @@ def check_same_data(checksums: str, names: list[str], comm: Communicator) -> Non
     if len(set(comm.texts(checksums))) > 1:
         raise InputError(
             f"{', '.join(names)} must be the same whole arrays on all {comm.size} ranks, of which each takes its own "
-            "rows, but they differ. Give a function X(rank, world) where each rank has its own rows already."
+            "rows, but they differ. Where each rank has its own rows already, give a function in place of X that takes "
+            "the rank and how many there are, and returns (X, y)."
         )
 
 

@@ -33,7 +33,7 @@ from dladmm.api.graph_problem import (
     whole_graph,
 )
 from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
-from dladmm.base.errors import InputError
+from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import ALONE, Communicator
@@ -46,6 +46,7 @@ from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
+from dladmm.training.wording import takes
 
 STEPS, FEWEST_PASSES = 100, 10
 """Streaming mode: steps of a run, and passes over clusters at least, where max_iter is not given."""
@@ -190,6 +191,11 @@ def train_graph(
         refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
     clusters: ClusterBatches | None = None
     if callable(data) and not is_graph(data):
+        if not takes(data, comm.rank, comm.size):
+            raise InputTypeError(
+                "data is a function that does not take two arguments, the rank of a process and how many there are. "
+                "Give a graph object, or x with edge_index, y and train_mask."
+            )
         with comm.together():
             part = data(comm.rank, comm.size)
         problem = part_problem(part, settings)

@@ -30,14 +30,21 @@ class ProgressBar(Callback):
         Where to write; standard error by default.
     delay : float, default 0
         Seconds before the bar appears on a terminal: a short run shows none.
+    held : str, default "held-out"
+        What the rows of ``validation`` are called, such as "test".
     """
 
     every_rank = False
 
     def __init__(
-        self, description: str = "training", stream: TextIO | None = None, *, delay: float = 0.0
+        self,
+        description: str = "training",
+        stream: TextIO | None = None,
+        *,
+        delay: float = 0.0,
+        held: str = "held-out",
     ) -> None:
-        self.description, self.delay = description, delay
+        self.description, self.delay, self.held = description, delay, held
         self.stream = sys.stderr if stream is None else stream
 
     def on_train_begin(self, trainer: Trainer) -> None:
@@ -90,14 +97,16 @@ class ProgressBar(Callback):
         k = trainer.history.n_iter
         self._show_bar(trainer)
         if self._bar is not None:
-            shown = _numbers(trainer) if trainer.passes is None else f"{_where(trainer)}  {_numbers(trainer)}"
+            numbers = _numbers(trainer, self.held)
+            shown = numbers if trainer.passes is None else f"{_where(trainer)}  {numbers}"
             self._bar.update(self._task, completed=_steps(trainer), total=_total(trainer), numbers=shown)
         elif not self._on_terminal and (
             k == trainer.options.max_iter or str(k).rstrip("0") in ("1", "2", "5")
         ):
             left = "" if trainer.passes is None else self._seconds_left(trainer, time.monotonic())
+            numbers = _numbers(trainer, self.held)
             print(
-                f"{self.description}: {self._unit} {k}/{trainer.options.max_iter}  {_numbers(trainer)}{left}",
+                f"{self.description}: {self._unit} {k}/{trainer.options.max_iter}  {numbers}{left}",
                 file=self.stream,
                 flush=True,
             )
@@ -131,9 +140,13 @@ def _where(trainer: Trainer) -> str:
     return f"pass {present}/{passes.total}  {batch}"
 
 
-def _numbers(trainer: Trainer) -> str:
+def _numbers(trainer: Trainer, held: str) -> str:
     names = {
-        "loss": "loss", "train_accuracy": "train", "val_accuracy": "val", "train_r2": "train R^2", "val_r2": "val R^2",
-    }  # fmt: skip
+        "loss": "loss",
+        "train_accuracy": "train accuracy",
+        "val_accuracy": f"{held} accuracy",
+        "train_r2": "train R^2",
+        "val_r2": f"{held} R^2",
+    }
     latest = {label: trainer.history.last(column) for column, label in names.items()}
     return "  ".join(f"{label} {value:.4f}" for label, value in latest.items() if value is not None)

@@ -37,7 +37,7 @@ def train_digits(
         y_train,
         validation=(x_test, y_test),
         random_state=seed,
-        callbacks=[ProgressBar("digits")] if progress else [],
+        callbacks=[ProgressBar("digits", held="test")] if progress else [],
         **settings,
     )
 
@@ -50,7 +50,7 @@ def train_karate(seed: int = 0, *, progress: bool = True, **changes: Any) -> Res
         datasets.load("karate"),
         validation="test",
         random_state=seed,
-        callbacks=[ProgressBar(f"karate {seed}")] if progress else [],
+        callbacks=[ProgressBar(f"karate {seed}", held="test")] if progress else [],
         **settings,
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.history import Status
@@ -115,7 +116,8 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
             _write_start(job.config, folder)
             write_origin(found, folder, arrays)
             job.announce(folder)
-    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network, delay=PATIENCE), stop]
+    held = "unseen" if job.config.mode == CROSS_FITTED else "test"
+    callbacks: list[Callback] = [checkpoint, ProgressBar(config.network, delay=PATIENCE, held=held), stop]
     log = None if comm.alone else TrafficLog()
     callbacks += [] if log is None else [log]
     with warnings.catch_warnings():

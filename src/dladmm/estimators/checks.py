@@ -11,6 +11,7 @@ import torch
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.callbacks import Callback, ProgressBar
@@ -48,6 +49,15 @@ def refuse_masked(**arrays: Any) -> None:
                 f"{name} has masked entries, which would count like others; fill them (X.filled(np.nan) marks "
                 "missing features) or leave those rows out."
             )
+
+
+def refuse_streams(X: Any) -> None:
+    """Raise for what brings batches of its own: estimators take arrays."""
+    if isinstance(X, (DataLoader, Dataset)) or hasattr(X, "__next__"):
+        raise InputTypeError(
+            f"X is a {type(X).__name__}, which brings batches of its own; fit takes arrays X and y. Train the network "
+            "with dladmm.train(module, loader), or call partial_fit(x, y) for each batch."
+        )
 
 
 def rows_that_count(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:

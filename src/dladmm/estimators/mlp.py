@@ -183,7 +183,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         tags.classifier_tags.multi_label = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the network.
 
         Parameters

@@ -17,6 +17,7 @@ from dladmm.estimators.regressor import MLPRegressor
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.result import Result
+from dladmm.training.wording import takes
 
 Factory = Callable[[int, int], nn.Module]
 
@@ -38,9 +39,15 @@ class FromFactory:
 
     def _chain(self, n_in: int, n_outputs: int) -> Any:
         make = self.module_factory or _one_hidden_layer
-        if not callable(make):
+        if isinstance(make, nn.Module):
             raise InputTypeError(
-                f"module_factory must be a function of (n_features, n_outputs), got {make!r}."
+                f"module_factory is a network, {type(make).__name__}; give a function that makes one: "
+                "ModuleClassifier(lambda n_features, n_outputs: network)."
+            )
+        if not callable(make) or not takes(make, n_in, n_outputs):
+            raise InputTypeError(
+                "module_factory must be a function of two numbers, of features and of outputs, that returns a network; "
+                f"got {make!r}. For a class: lambda n_features, n_outputs: Network(...)."
             )
         made = make(n_in, n_outputs)
         if not isinstance(made, nn.Module):

@@ -45,7 +45,7 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train the network.
 
         Parameters

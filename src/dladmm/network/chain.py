@@ -293,7 +293,7 @@ def from_module(module: nn.Module, *, sequences: bool = False, sample: Tensor | 
     if not isinstance(module, nn.Module) or isinstance(module, (nn.ModuleList, nn.ModuleDict, GraphNetwork)):
         raise InputTypeError(
             "module must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such a "
-            f"chain, got {type(module).__name__}."
+            f"chain, got {f'the class {module.__name__}' if isinstance(module, type) else type(module).__name__}."
         )
     from dladmm.network.tracing import chain_layers  # torch.fx, which chains made otherwise do not need
 

@@ -98,7 +98,9 @@ def _device_of(comm: Communicator) -> torch.device:
 def _checked(part: Any, comm: Communicator) -> tuple[Ids, Ids, sparse.csr_array]:
     """Numbers of the own nodes (n_own,), rank of every node (n_nodes,), and the own rows of A (no self loops)."""
     if not isinstance(part, GraphPart):
-        raise InputTypeError(f"data(rank, world) must return a GraphPart, got {type(part).__name__}.")
+        raise InputTypeError(
+            f"a function in place of a graph must return a GraphPart, got {type(part).__name__}."
+        )
     owner = np.asarray(part.owner)
     if owner.ndim != 1 or owner.dtype.kind not in "iu" or owner.min() < 0 or owner.max() >= comm.size:
         raise InputError(f"owner must hold a rank 0..{comm.size - 1} for every node of the graph.")

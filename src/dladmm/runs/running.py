@@ -175,7 +175,7 @@ def run_cell(cell: Cell, folder: Path, session: Session, place: str = "") -> Sta
     if cell.kind == "accuracy":
         callbacks.append(AccuracyAt())
     if session.bars:
-        callbacks.append(ProgressBar(f"{cell.settings['method']}, seed {cell.seed} ({place})"))
+        callbacks.append(ProgressBar(f"{cell.settings['method']}, seed {cell.seed} ({place})", held="test"))
     result = train(cell, session, callbacks)
     if result.status is not Status.INTERRUPTED:
         measured = {} if refused.count is None else {"refused": refused.count}

@@ -19,6 +19,7 @@ from dladmm.compute.chunks import Source, reader, slices, viewed
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
+from dladmm.training.wording import no_numbers
 
 PART = 1 << 16
 """Entries checked at once, which bounds the memory for temporaries."""
@@ -293,7 +294,7 @@ def _numeric(value: Any, name: str) -> np.ndarray[Any, Any]:
     except ValueError as error:  # rows of different lengths
         raise InputTypeError(f"{name} is not an array of numbers: {error}") from error
     if array.dtype.kind not in "biufc":
-        raise InputTypeError(f"{name} must be numeric, got dtype {array.dtype}; encode text labels first.")
+        raise InputTypeError(no_numbers(name, array))
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
