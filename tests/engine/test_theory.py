@@ -71,7 +71,7 @@ def test_lemma_2_and_stationarity_fall(activation, solver):
     )
     engine.sweep(state)
     first = float(engine.stationarity(state))
-    for _ in range(150):
+    for _ in range(40):
         engine.sweep(state)
     assert math.sqrt(float(engine.dual_optimality(state))) < 1e-7
     assert float(engine.stationarity(state)) < first
