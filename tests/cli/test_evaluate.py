@@ -113,11 +113,26 @@ def test_exports_compute_what_the_network_does(runs, tmp_path):
         export_run(runs / "graph", "torch-export")
 
 
-def test_onnx(runs, tmp_path):
-    try:
-        import onnx
-    except ImportError:
-        with pytest.raises(InputError, match="pip install onnx"):
-            export_run(runs / "price", "onnx", tmp_path / "m.onnx")
-        return
-    onnx.checker.check_model(str(export_run(runs / "price", "onnx", tmp_path / "m.onnx")))
+@pytest.mark.parametrize("name", ["price", "kind"])
+def test_onnx_gives_the_same_outputs(name, runs, tmp_path):
+    import onnx
+    import onnxruntime
+
+    file = export_run(runs / name, "onnx", tmp_path / "m.onnx")
+    onnx.checker.check_model(str(file))
+    module = load_model(runs / name / "model.safetensors").module
+    first = next(module.parameters())
+    # Rows of the units that training saw, and of another number than the exporter's example
+    x = torch.tensor(np.loadtxt(runs / "own.csv", delimiter=",", skiprows=1)[:7, : first.shape[1]]).to(first)
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x.numpy()})
+    with torch.no_grad():
+        wanted = module(x).numpy()
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_onnx_without_its_package_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("dladmm.cli.evaluating.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'dladmm\[onnx\]'"):
+        export_run(tmp_path / "nowhere", "onnx")

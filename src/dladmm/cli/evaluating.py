@@ -114,6 +114,11 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
     """Write the network of a run as ONNX, as an exported program of torch, or as a plain ``state_dict``."""
     if kind not in FORMATS:
         raise InputError(f"--format must be one of {', '.join(FORMATS)}, got {kind!r}.")
+    if kind == "onnx" and find_spec("onnx") is None:
+        raise InputError(
+            "the format onnx needs the package onnx: pip install 'dladmm[onnx]'. --format torch-export and state-dict "
+            "need nothing."
+        )
     model = load_model(run / "model.safetensors")
     module = model.module.eval()
     file = (run / f"model{FORMATS[kind]}") if out is None else out
@@ -138,8 +143,6 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
 
 
 def _write_onnx(module: torch.nn.Module, example: tuple[Tensor], file: Path) -> None:
-    if find_spec("onnx") is None:
-        raise InputError("the format onnx needs the package onnx: pip install onnx.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about its own exporters
         torch.onnx.export(
