@@ -22,7 +22,9 @@ class ReferenceStreaming:
         smooth=0.1,
         lam=0.0,
         sketches=None,
+        slowing=None,
     ):
+        self.slowing = slowing  # of a run without a plan
         self.sketches = sketches  # of every layer, where the metrics are thin
         self.W, self.b = [w.copy() for w in W], [v.copy() for v in b]
         self.average = [(w.copy(), v.copy()) for w, v in zip(W, b, strict=True)]
@@ -79,7 +81,8 @@ class ReferenceStreaming:
         M = self.M
         if heavy:
             self.measure(A, Z, P, t, M, total, n)
-        step = self.eta * (1 - (self.k - 1) / self.K)
+        left = 1 - (self.k - 1) / self.K if self.slowing is None else 1 / np.sqrt(1 + self.k / self.slowing)
+        step = self.eta * left
         for l in range(L):
             self.W[l] += step * M[l][0]
             self.b[l] += step * M[l][1]

@@ -47,16 +47,17 @@ def problem(seed=0, penalty=None, passes=8, options=None, widths=WIDTHS):
 
 @pytest.mark.parametrize("lam", [0.0, 3.0])
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("thin", [False, True])
-def test_twenty_batches_agree_with_the_literal_reference(seed, lam, thin, monkeypatch):
+@pytest.mark.parametrize(("thin", "slowing"), [(False, None), (True, None), (False, 5.0)])
+def test_twenty_batches_agree_with_the_literal_reference(seed, lam, thin, slowing, monkeypatch):
     sketches = None
     if thin:
         monkeypatch.setattr(metric, "THIN_FROM", 2)
         monkeypatch.setattr(metric, "ALIGNED", 4)
         sketches = [metric.random_signs(n, 2).double().numpy() for n in WIDTHS[:-1]]
-    method, state, _, _ = problem(seed, L2(lam) if lam else None)
+    options = StreamingOptions(smoothing=0.1, planned=slowing is None, slowing=slowing)
+    method, state, _, _ = problem(seed, L2(lam) if lam else None, options=options)
     W, b = [p.numpy() for p in state.W], [p.numpy() for p in state.b]
-    reference = ReferenceStreaming(W, b, 3 * 8, lam=lam / N, sketches=sketches)
+    reference = ReferenceStreaming(W, b, 3 * 8, lam=lam / N, sketches=sketches, slowing=slowing)
     for number in range(7):
         for batch in method.batches.one_pass(number):
             method.step(batch)

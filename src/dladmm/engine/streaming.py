@@ -179,8 +179,14 @@ class Streaming:
         return (self.options.averaging + 1) / (h + self.options.averaging)
 
     def _fading(self) -> float:
-        """1, or the part of the planned run that is left; 1 in a first pass of unknown length."""
-        if not self.options.planned or not self.batches_in_pass:
+        """The part of its length that a step keeps: what is left of a planned run, else 1 or by the number of the step.
+
+        1 in the first pass of a stream of unknown length.
+        """
+        if not self.options.planned:
+            slowing = self.options.slowing
+            return 1.0 if slowing is None else (1 + self.step_number / slowing) ** -0.5
+        if not self.batches_in_pass:
             return 1.0
         return max(0.0, 1 - (self.step_number - 1) / (self.passes * self.batches_in_pass))
 

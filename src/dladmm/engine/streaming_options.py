@@ -32,7 +32,10 @@ class StreamingOptions:
         How far back the averaged network reaches: about the last ``1/(averaging + 1)`` of the run.
     planned : bool
         Steps shrink linearly to zero towards ``max_iter`` passes, and the last iterate is the network. Otherwise steps
-        stay and the network is the average.
+        stay, or shrink by ``slowing``, and the network is the average.
+    slowing : float or None
+        Without a plan, batch k makes a step of ``1/sqrt(1 + k/slowing)`` of its length; None is the whole step always.
+        In long runs the noise of small batches otherwise drives relu units out of their range one by one.
     """
 
     damping: float = 10.0
@@ -43,6 +46,7 @@ class StreamingOptions:
     smoothing: float | None = None
     averaging: float = 8.0
     planned: bool = True
+    slowing: float | None = None
 
     def __post_init__(self) -> None:
         check_setting(self, "damping", float, "a number > 0", lambda v: v > 0)
@@ -52,3 +56,4 @@ class StreamingOptions:
         for name in ("stretch", "largest_change", "largest_relative_change", "averaging"):
             check_setting(self, name, float, "a number > 0", lambda v: v > 0)
         check_setting(self, "planned", bool, "True or False")
+        check_setting(self, "slowing", float, "a number > 0", lambda v: v > 0, optional=True)
