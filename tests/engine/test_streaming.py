@@ -12,8 +12,8 @@ from torch import nn
 
 from convergent import train
 from dladmm import Recurrent, Status, datasets, from_module, mlp
+from dladmm.base.history import largest_rise
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
-from dladmm.engine.certificate import _largest_rise
 from dladmm.engine.problem import State
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
@@ -264,8 +264,8 @@ def test_the_certificate_says_how_often_and_by_how_much_the_objective_rose():
     values = [start, *result.history["lagrangian"]]
     rises = [max(0.0, (after - before) / before) for before, after in pairwise(values)]
     assert result.certificate.largest_rise == pytest.approx(max(rises), abs=1e-12)
-    assert _largest_rise([4.0, 2.0, 3.0, 3.3, 1.0]) == pytest.approx(0.5)
-    assert _largest_rise([3.0, 2.0]) == 0.0
+    assert largest_rise([4.0, 2.0, 3.0, 3.3, 1.0]) == pytest.approx(0.5)
+    assert largest_rise([3.0, 2.0]) == 0.0
     worse = replace(result.certificate, descent_violations=(2,), largest_rise=0.5)
     assert "rose in 1, by 0.5 of its value at most" in str(worse)
     assert not worse.certified
