@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from command_line import in_this_process
 from dladmm import InputError, baselines
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import load_rows
-from dladmm.compare.comparison import Comparison, run_comparison
+from dladmm.cli.run_train import run_training
+from dladmm.compare.comparison import Comparison, run_comparison, usual_methods
 from dladmm.compare.contender import USUAL, Contender, passes_for
 from dladmm.compare.table import show, summary
 from dladmm.network.chain import mlp
 
-METHODS = ("dladmm", "accelerated", "streaming", "adam:batch=32", "lbfgs", "admm")
+METHODS = ("dladmm", "accelerated", "streaming", "adam:batch=32", "lbfgs", "admm", "cross-fitted")
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +58,13 @@ def test_prices_are_numbers_for_every_method(compared):
     assert comparison.problem.data.n_outputs == 1
     for run in runs:
         assert run.settings["loss"] == "squared"
-        assert run.settings["scale_targets"] is run.settings["scale_inputs"] is True
+        assert run.settings["scale_targets"] is True
+        assert run.settings.get("scale_inputs", False) is (run.method != "cross-fitted")  # copies always do
         assert run.last("val_accuracy") is None
         assert None not in run.column("val_r2")
         assert run.tested["task"] == "regression"
-        assert run.tested["r2"] == pytest.approx(run.last("val_r2"), abs=1e-4)
+        if run.method != "cross-fitted":  # whose history is of rows that a copy did not see
+            assert run.tested["r2"] == pytest.approx(run.last("val_r2"), abs=1e-4)
     assert runs[1].last("val_r2") > 0.7  # accelerated mode, in the target's own units
 
 
@@ -92,7 +96,7 @@ def test_the_table_has_r2_mae_and_rmse(compared, capsys):
     _, runs = compared
     table = summary(runs)
     entry = table["accelerated"]
-    assert entry["test_r2"]["mean"] == runs[1].last("val_r2")
+    assert entry["test_r2"]["mean"] == runs[1].tested["r2"]
     assert entry["mae"]["mean"] == runs[1].tested["mae"]
     assert list(entry["reached"]) == ["0.50", "0.80", "best"]
     first = next(k for k, r2 in enumerate(runs[1].column("val_r2"), 1) if r2 >= 0.5)
@@ -103,6 +107,28 @@ def test_the_table_has_r2_mae_and_rmse(compared, capsys):
     for words in ("R^2", "MAE", "RMSE", "≥ 0.5", f"{entry['rmse']['mean']:,.0f}"):
         assert words in shown
     assert "…" not in shown  # nothing is cut off in 80 columns
+
+
+def test_copies_are_those_of_dladmm_train_and_judged_by_the_test_rows(compared, tmp_path):
+    comparison, runs = compared
+    run = runs[METHODS.index("cross-fitted")]
+    asked = replace(
+        comparison.config, mode="cross-fitted", dtype="auto", max_iter=8, out=str(tmp_path / "own")
+    )
+    trained = json.loads((run_training(asked, False).folder / "metrics.json").read_text())
+    assert run.tested["mae"] == pytest.approx(trained["tested"]["mae"], rel=1e-6)
+    entry = summary([run])["cross-fitted"]
+    assert entry["test_r2"]["mean"] == run.tested["r2"] != run.last("val_r2")
+    assert entry["best_test_r2"]["mean"] is None
+
+
+def test_what_cannot_be_cross_fitted_is_left_out_or_refused(houses):
+    given = {"csv": str(houses), "target": "price"}
+    assert "cross-fitted" in usual_methods(RunConfig(**given))
+    assert "cross-fitted" not in usual_methods(RunConfig(**given, regularizer="l2:0.1"))
+    assert "cross-fitted" not in usual_methods(RunConfig(network="gcn", dataset="karate"))
+    with pytest.raises(InputError, match="has no penalty on the weights"):
+        Comparison(RunConfig(**given, regularizer="l2:0.1"), ("cross-fitted",))
 
 
 def test_the_task_can_be_asked_for(houses, tmp_path):

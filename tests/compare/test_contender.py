@@ -14,7 +14,7 @@ from dladmm.report.data import Run
 
 def test_a_name_alone_has_no_settings():
     assert Contender.parse(" adam ") == Contender("adam", "adam", {})
-    assert set(METHODS) == {"dladmm", "accelerated", "streaming", *baselines.METHODS}
+    assert set(METHODS) == {"dladmm", "accelerated", "streaming", "cross-fitted", *baselines.METHODS}
 
 
 def test_settings_follow_the_name():
@@ -43,6 +43,7 @@ def test_settings_follow_the_name():
         ("adam:scaled=maybe", "scaled of adam must be yes or no, got 'maybe'"),
         ("lbfgs:batch=8", "lbfgs sees all samples in every iteration"),
         ("accelerated:batch=8", "accelerated sees all samples in every iteration"),
+        ("cross-fitted:lr=0.1", "cross-fitted has the settings batch and passes alone"),
     ],
 )
 def test_what_is_not_understood_is_refused(text, message):

@@ -33,8 +33,8 @@ from dladmm.cli.train import (
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="With commas, some of dladmm, accelerated, streaming, gd, adagrad, adadelta, adam, muon, lbfgs, admm "
-        "(all, and adam:batch=32); with settings as adam:batch=256:lr=0.002:schedule=linear:scaled=yes."
+        help="With commas, some of dladmm, accelerated, streaming, cross-fitted, gd, adagrad, adadelta, adam, muon, "
+        "lbfgs, admm (all, and adam:batch=32); with settings as adam:batch=256:lr=0.002:schedule=linear:scaled=yes."
     ),
 ]
 Passes = Annotated[
@@ -111,8 +111,7 @@ def _run(
 ) -> None:
     from dladmm.base.atomic import replacing
     from dladmm.cli.run_config import merged, read_toml
-    from dladmm.compare.comparison import Comparison, run_comparison
-    from dladmm.compare.contender import USUAL, Contender
+    from dladmm.compare.comparison import Comparison, run_comparison, usual_methods
     from dladmm.compare.table import show, summary
 
     settings = {} if toml is None else read_toml(toml)
@@ -122,13 +121,8 @@ def _run(
     config = merged(None, settings | known)
     if out is None and config.out is not None:
         out = Path(config.out)
-    usual = [Contender.parse(name) for name in USUAL]
-    every = [
-        each.label
-        for each in usual
-        if config.network == "mlp" or not (each.counts_passes or each.method == "admm")
-    ]
-    names, seeds, targets = own.get("methods", every), own.get("seeds", 1), own.get("levels")
+    names = own["methods"] if "methods" in own else usual_methods(config)
+    seeds, targets = own.get("seeds", 1), own.get("levels")
     comparison = Comparison(config, tuple(names), seeds, rates, own.get("passes"))
     if not as_json:
         _announce(comparison)

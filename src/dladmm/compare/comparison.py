@@ -18,9 +18,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dladmm.activations import get_activation
+from dladmm.api.choosing import CROSS_FITTED
+from dladmm.api.cross_fit import PASSES as COPIES_PASSES
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
-from dladmm.compare.contender import METHODS, Contender, passes_for
+from dladmm.compare.contender import METHODS, USUAL, Contender, passes_for
 from dladmm.report import read_report, write_figures
 from dladmm.report.data import Run
 from dladmm.runs.chosen import chosen_settings
@@ -59,6 +62,7 @@ class Comparison:
             raise InputError(f"network must be mlp or gcn, got {self.config.network!r}.")
         dtype = "float32" if self.config.dtype == "auto" else self.config.dtype
         object.__setattr__(self, "config", replace(self.config, max_iter=self.config.iterations, dtype=dtype))
+        self._check_copies()
         if self.config.network == "gcn":
             self._check_graph()
         passes = 1 if self.passes is None else self.passes
@@ -81,6 +85,10 @@ class Comparison:
     def regression(self) -> bool:
         """Whether numbers are predicted."""
         return self.problem.task.kind == "regression"
+
+    def _check_copies(self) -> None:
+        if self.config.regularizer is not None and any(c.method == CROSS_FITTED for c in self.contenders):
+            raise InputError(f"{CROSS_FITTED} has no penalty on the weights; leave it or --regularizer out.")
 
     def _check_graph(self) -> None:
         if self.config.task == "regression":
@@ -123,7 +131,10 @@ class Comparison:
         """Iterations at most; with mini-batches these are passes over the data."""
         most = self.config.max_iter
         if contender.counts_passes:
-            passes = passes_for(self.problem.samples or 0) if self.passes is None else self.passes
+            passes = self.passes
+            if passes is None:
+                own = contender.method == CROSS_FITTED  # it ends when rows that were held out say so
+                passes = COPIES_PASSES if own else passes_for(self.problem.samples or 0)
             most = min(passes, most)
         return int(contender.options.get("max_iter", most))
 
@@ -138,8 +149,10 @@ class Comparison:
             chosen = {key: value for key, value in known.items() if key not in ("hidden", "max_iter")}
         if self.config.regularizer is not None:
             chosen["regularizer"] = self.config.penalty()
-        if self.config.network == "mlp" and self.config.dataset is None:
-            chosen["scale_inputs"] = True  # columns of a user's own table have any unit
+        if self.config.network == "mlp" and self.config.dataset is None and contender.method != CROSS_FITTED:
+            chosen["scale_inputs"] = (
+                True  # columns of a user's own table have any unit; copies always scale them
+            )
         own = {key: value for key, value in contender.options.items() if key != "max_iter"}
         return chosen | self.changes.get(contender.method, {}) | own
 
@@ -162,6 +175,18 @@ class Comparison:
         if self.regression:
             settings |= {"task": "regression", "scale_targets": True}
         return plain(settings)
+
+
+def usual_methods(config: RunConfig) -> tuple[str, ...]:
+    """What is compared where nobody says it: all that can train this network."""
+    one_network = config.regularizer is not None or get_activation(config.activation).n_levels > 0
+
+    def fits(contender: Contender) -> bool:
+        if config.network == "gcn":
+            return not (contender.counts_passes or contender.method == "admm")
+        return not (contender.method == CROSS_FITTED and one_network)
+
+    return tuple(name for name in USUAL if fits(Contender.parse(name)))
 
 
 def run_comparison(comparison: Comparison, out: Path, *, progress: bool = True) -> tuple[Run, ...] | None:

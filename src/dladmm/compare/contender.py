@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dladmm import baselines
+from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.errors import InputError
 from dladmm.baselines.optimizers import WITHOUT_BATCHES
 
-OWN = ("dladmm", "accelerated", "streaming")
+OWN = ("dladmm", "accelerated", "streaming", CROSS_FITTED)
 METHODS = (*OWN, *baselines.METHODS)
-"""dlADMM in convergent, accelerated and streaming mode, and the baselines."""
+"""dlADMM in convergent, accelerated and streaming mode and with cross-fitted copies, and the baselines."""
 
 USUAL = (*METHODS, "adam:batch=32")
 """What is compared where no methods are named; mini-batch Adam is what most people would use instead."""
@@ -68,6 +69,11 @@ class Contender:
                 raise InputError(f"{name} of {method} must be {allowed}, got {value!r}.") from error
         if "batch_size" in options and (method in WITHOUT_BATCHES or method in OWN[:2]):
             raise InputError(f"{method} sees all samples in every iteration; leave batch= out.")
+        foreign = sorted(set(options) - {"batch_size", "max_iter"}) if method == CROSS_FITTED else []
+        if foreign:
+            raise InputError(
+                f"{method} has the settings batch and passes alone; leave the others of {text!r} out."
+            )
         return cls(":".join([method, *parts]), method, options)
 
     @property
@@ -78,4 +84,4 @@ class Contender:
     @property
     def counts_passes(self) -> bool:
         """Whether an iteration is one pass over mini-batches."""
-        return self.method == "streaming" or "batch_size" in self.options
+        return self.method in ("streaming", CROSS_FITTED) or "batch_size" in self.options

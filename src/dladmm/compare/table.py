@@ -55,14 +55,15 @@ def summary(runs: Sequence[Run], targets: Sequence[float] | None = None) -> dict
 def _of_method(runs: list[Run], targets: Sequence[float], measure: str) -> dict[str, Any]:
     column = f"val_{measure}"
     steps = [step for run in runs for step in _seconds_of_iterations(run)]
-    best = [run.best(column) for run in runs]
+    # The history of cross-fitted copies is of rows that a copy did not see, and none of the test rows
+    best = [None if run.method.startswith("cross-fitted") else run.best(column) for run in runs]
     reached = {_name(target): _reached(runs, [target] * len(runs), column) for target in targets}
     errors = {name: _mean([run.tested.get(name) for run in runs]) for name in ("mae", "rmse")}
     seconds = [last for run in runs if (last := run.last("seconds")) is not None]
     statuses = [run.status for run in runs]
     return {
         "runs": len(runs),
-        f"test_{measure}": _mean([run.last(column) for run in runs]),
+        f"test_{measure}": _mean([run.tested.get(measure, run.last(column)) for run in runs]),
         f"best_test_{measure}": _mean(best),
         **(errors if measure == "r2" else {}),
         "seconds_per_iteration": statistics.median(steps) if steps else None,
@@ -118,7 +119,9 @@ def show(table: dict[str, Any], title: str) -> None:
                 _shown_mean(entry[f"test_{measure}"]),
                 *([_shown_mean(entry[e], ".3g") for e in ("mae", "rmse")] if numbers else []),
                 *([] if numbers else [_shown_mean(entry["best_test_accuracy"])]),
-                "-" if seconds is None else f"{seconds:.2g}",
+                *(
+                    [] if numbers else ["-" if seconds is None else f"{seconds:.2g}"]
+                ),  # no room beside two errors
                 f"k {entry['iterations']:g}"
                 + ("" if entry["seconds"] is None else f"\n{_shown_time(entry['seconds'])}"),
                 *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),
@@ -126,12 +129,14 @@ def show(table: dict[str, Any], title: str) -> None:
         )
     name = "R^2" if numbers else "accuracy"
     headings = ["method", name, *(["MAE", "RMSE"] if numbers else ["best"])]
-    headings += ["s/iter", "run", *levels, "to best"]
+    headings += [*([] if numbers else ["s/iter"]), "run", *levels, "to best"]
     said = CAPTION.format(
         measure="R^2, MAE, RMSE" if numbers else "accuracy",
         best="" if numbers else " (last, best)",
         level=levels[0] if levels else "to best",
     )
+    if any(method.startswith("cross-fitted") for method in table):
+        said += ";\ncross-fitted: by training rows that a copy did not see"
     print_table(title, headings, rows, caption=said)
 
 

@@ -169,6 +169,8 @@ def _figures_of_methods(group: DatasetGroup, styles: dict[str, int]) -> list[Fig
         if drawn:
             figure = _figure(group, title, column, title, drawn)
             note = f" Left out, for it is always 0 there: {', '.join(idle)}." if idle else ""
+            if column.startswith("val_") and any("(cross-fitted" in entry.label for entry in drawn):
+                note += " Of cross-fitted copies: of training rows that a copy did not see."
             figures.append(replace(figure, explanation=figure.explanation + note))
     return figures
 

@@ -13,11 +13,15 @@ import torch
 from dladmm import baselines
 from dladmm.api import train as api
 from dladmm.api import train_graph as graph_api
+from dladmm.api.choosing import CROSS_FITTED
+from dladmm.api.cross_fit import fit_cross_fitted
 from dladmm.base.errors import InputError
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_data import TableData, load_graph, load_rows
 from dladmm.cli.task import CLASSES, Task
+from dladmm.losses import get_loss
 from dladmm.network.chain import mlp
+from dladmm.training.checks import check_callbacks, check_device
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 
 Build = Callable[[TableData, str, Sequence[int], str], Any]
@@ -87,6 +91,8 @@ class Problem:
 
     def fit(self, trainer: str, hidden: Sequence[int], activation: str, **arguments: Any) -> Result:
         """Train with a baseline, or with dlADMM in the mode that ``arguments`` name."""
+        if trainer == CROSS_FITTED:
+            return self._cross_fitted(hidden, activation, **arguments)
         problem: tuple[Any, ...]
         own: Any
         other: Any
@@ -113,3 +119,20 @@ class Problem:
                 else own(*problem, **arguments)
             )
         return result
+
+    def _cross_fitted(self, hidden: Sequence[int], activation: str, **given: Any) -> Result:
+        """Copies of an MLP, as ``dladmm train`` has them for tables; what only other methods know is not asked for."""
+        rows: TableData = self.data
+        return fit_cross_fitted(
+            [rows.x_train.shape[1], *hidden, rows.n_outputs],
+            activation,
+            np.asarray(rows.x_train, dtype=np.float64),
+            np.asarray(rows.y_train),
+            loss=get_loss(given["loss"]),
+            seed=given["random_state"],
+            device=check_device(given["device"]),
+            dtype=torch.float64 if given["dtype"] == "float64" else None,
+            passes=given["max_iter"],
+            batch_size=given.get("batch_size"),
+            callbacks=check_callbacks(given["callbacks"]),
+        ).result

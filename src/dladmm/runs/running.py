@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dladmm import datasets
+from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback, ProgressBar
@@ -175,7 +176,8 @@ def run_cell(cell: Cell, folder: Path, session: Session, place: str = "") -> Sta
     if cell.kind == "accuracy":
         callbacks.append(AccuracyAt())
     if session.bars:
-        callbacks.append(ProgressBar(f"{cell.settings['method']}, seed {cell.seed} ({place})", held="test"))
+        held = "unseen" if cell.trainer == CROSS_FITTED else "test"
+        callbacks.append(ProgressBar(f"{cell.settings['method']}, seed {cell.seed} ({place})", held=held))
     result = train(cell, session, callbacks)
     if result.status is not Status.INTERRUPTED:
         measured = {} if refused.count is None else {"refused": refused.count}
