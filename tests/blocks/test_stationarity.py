@@ -54,13 +54,17 @@ BLOCKS = {
     "linear graph": (lambda: GraphConv(3, 4, "identity", graph()), (7, 3)),
 }
 COUNTS = torch.tensor([1.0, 2, 1, 3, 1, 2, 1], dtype=F64)[:, None]
-CASES = [(name, counted) for name in BLOCKS for counted in (False, True) if "graph" not in name or not counted]
+CASES = [
+    (name, counted) for name in BLOCKS for counted in (False, True) if "graph" not in name or not counted
+]
 
 
 def problem(name):
     make, shape = BLOCKS[name]
     block, v = make(), randn(0, *shape)
-    params = {key: p + 0.1 for key, p in block.initial_parameters(torch.Generator().manual_seed(1), 1.0).items()}
+    params = {
+        key: p + 0.1 for key, p in block.initial_parameters(torch.Generator().manual_seed(1), 1.0).items()
+    }
     prediction = block.forward(params, v)
     term = Term(WEIGHT, prediction + randn(2, *prediction.shape), prediction)
     return block, v, params, term, Anchor(NU, v + randn(3, *v.shape))
@@ -103,7 +107,9 @@ def test_gradients_are_pulled_back_and_moves_pushed_through(name):
         block.differentiable_forward(leaves, leaf), [leaf, *leaves.values()], upstream
     )
     torch.testing.assert_close(block.pull_back(params, v, output, upstream, work), of_v)
-    (pulled,) = torch.autograd.grad(block.differentiable_forward(params, leaf), leaf, WEIGHT * term.residual())
+    (pulled,) = torch.autograd.grad(
+        block.differentiable_forward(params, leaf), leaf, WEIGHT * term.residual()
+    )
     torch.testing.assert_close(block.input_gradient(params, v, term, work), pulled)
     move = randn(5, *v.shape)
     pushed = (block.forward(params, v + 1e-6 * move) - block.forward(params, v - 1e-6 * move)) / 2e-6

@@ -394,3 +394,31 @@ def test_rows_within_a_limit_are_the_most_that_fit():
         assert FEWEST_ROWS < rows < 500
         assert replace(wanted, at_once=rows).peak <= MARGIN * limit < replace(wanted, at_once=rows + 1).peak
     assert wanted.rows_within(10 * wanted.peak) == 500
+
+
+def test_every_part_of_the_estimate_by_hand():
+    """A network 5-8-3 on 100 rows in float32: links of width 8, 8 and 3, and 8 * 5 + 8 + 3 * 8 + 3 = 75 parameters."""
+    x = torch.zeros(100, 5)
+    quadratic, exact, accelerated = (needs(mlp([5, 8, 3]), x, **MODES[mode]) for mode in MODES)
+    # variables and predictions, u and targets; parameters twice; residuals 8 and 3, products 3 (the first layer's steps
+    # are on its Gram matrix), a gradient of 8 entries per row
+    rows = 2 * (8 + 8 + 3) + 2 * 3 + (8 + 3) + 3 + 8
+    assert quadratic._held == 4 * (100 * rows + 2 * 75)
+    # one buffer more, for the move of a
+    assert exact._held == 4 * (100 * (rows + 8) + 2 * 75)
+    # the accepted point beside the trial, the scaled inputs and those with dropped entries, hashes of 8 bytes
+    more = (8 + 8 + 3) + 3 + 2 * 5
+    assert accelerated._held == 4 * (100 * (rows + 8 + more) + 4 * 75) + 8 * 100
+    assert quadratic._grams == 8 * 5**2
+    assert exact._grams == 2 * 8 * (5**2 + 8**2) + 4 * 3**2
+    assert accelerated._grams == 2 * 8 * (5**2 + 5**2 + 8**2) + 4 * 3**2
+    assert quadratic._evaluation == 100 * (8 + 8) * 4 + 2 * 100 * 3 * (4 + 8)
+    assert quadratic._certificate == quadratic._stationarity + 100 * (8 + 8 + 3) * 4
+    assert accelerated._gradients == 100 * (8 + 8 + 3) * 4
+    assert (
+        needs(mlp([5, 8, 3]), x.double())._held - quadratic._held
+        == exact._held - quadratic._held + 4 * 100 * 5
+    )
+    assert needs(mlp([5, 8, 3]), x, sample_weight=x[:, 0])._held - exact._held == 4 * 100
+    double = needs(mlp([5, 8, 3]), x.double(), dtype="float64", **MODES["quadratic"])
+    assert double._held == 2 * quadratic._held
