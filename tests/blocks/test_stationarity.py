@@ -1,4 +1,4 @@
-"""Distances to a stationary point and derivatives of every block against autograd, with nu, weights and counts apart."""
+"""Distances to a stationary point and derivatives of every block against autograd; nu, weights and counts apart."""
 
 from __future__ import annotations
 

@@ -73,3 +73,13 @@ def test_a_partition_of_ones_own_is_checked():
     for wrong in (np.zeros(8, int), np.full(9, 1), np.zeros(9)):
         with pytest.raises(InputError, match=r"a rank 0\.\.0 for each of the 9 nodes"):
             partitioned(matrix, ALONE, wrong)
+
+
+def test_no_part_grows_beyond_its_share_however_many_want_to_move_there():
+    """All of part 1 have their neighbours in part 0, which is a clique: at most one of them may move."""
+    pairs = [(i, j) for i in range(10) for j in range(i)]
+    pairs += [(i, j) for i in range(10, 20) for j in range(3)]
+    row, column = np.array([*pairs, *((j, i) for i, j in pairs)]).T
+    edges = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(20, 20))
+    owner = refined(edges, np.repeat([0, 1], 10), 2)
+    assert np.bincount(owner).max() <= 11

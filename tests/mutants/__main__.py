@@ -1,8 +1,8 @@
 """``make mutants``: put every fault of the list into a copy of the library and see that its tests fail.
 
 ``make mutants ARGS="--share 12 --seed 0"`` tries twelve of them, ``ARGS="--only engine"`` an area, a file or a name.
-The exit status is 1 when a fault survives that is not listed as a survivor, when a fault no longer applies, when named
-tests fail without any fault, or when fewer than 95 % are caught.
+The exit status is 1 when a fault survives that is not listed as a survivor, when a fault no longer applies, or when
+named tests fail without any fault. Of the whole list at most 5 % are survivors (tests/mutants/test_mutants.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pathlib import Path
 
 from mutants.faults import LISTS, Fault, all_faults, chosen
 from mutants.trying import Outcome, import_once, try_all
-
-ENOUGH = 0.95
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -42,10 +40,8 @@ def explained(outcome: Outcome) -> bool:
 
 
 def failed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a fault survived without an explanation, could not be tried, or too few were caught."""
-    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
-    unexplained = any(outcome.verdict != "caught" and not explained(outcome) for outcome in outcomes)
-    return unexplained or caught < ENOUGH * len(outcomes)
+    """Whether a fault survived without an explanation, or could not be tried."""
+    return any(outcome.verdict != "caught" and not explained(outcome) for outcome in outcomes)
 
 
 def fails_without_a_fault(faults: Sequence[Fault]) -> bool:

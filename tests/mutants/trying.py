@@ -17,7 +17,7 @@ from py_compile import PycInvalidationMode
 
 from mutants.faults import ROOT, SOURCES, Fault
 
-LONGEST = 120.0
+LONGEST = 300.0
 """Seconds after which a try is ended: a fault that makes a loop endless is noticed too."""
 
 HEAVY = ("torch", "sklearn.base", "sklearn.utils.validation", "scipy.sparse", "pytest")
