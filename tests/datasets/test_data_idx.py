@@ -80,3 +80,14 @@ def test_files_that_do_not_fit_together():
         parse_images(files | {"t10k-images-idx3-ubyte": idx(np.zeros((10, 3, 3)))}, "tiny", full=True)
     with pytest.raises(DataError, match="fewer than the 5,000"):
         parse_images(files, "tiny")
+
+
+@pytest.mark.parametrize("part", ["train", "t10k"])
+def test_the_label_after_the_last_is_refused(part):
+    files = image_files(packed=False)
+    name = f"{part}-labels-idx1-ubyte"
+    files[name] = files[name][:-1] + bytes([9])
+    parse_images(files, "tiny", full=True)
+    files[name] = files[name][:-1] + bytes([10])
+    with pytest.raises(DataError, match=r"holds label 10; labels are 0\.\.9"):
+        parse_images(files, "tiny", full=True)
