@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from dladmm import InputError
+from dladmm import InputError, MLPClassifier
 from dladmm.base.history import History
 from dladmm.estimators.checks import rows_that_count
 from dladmm.estimators.curves import Curves
@@ -60,3 +61,17 @@ def test_best_values_are_the_best_not_the_last():
     assert fitted.best_validation_score_ == 0.9
     fitted.history_ = History({"loss": [3.0], "val_r2": [0.1, 0.3, 0.2]})
     assert fitted.best_validation_score_ == 0.3
+
+
+@pytest.mark.parametrize("packed", [np.asarray, sparse.csr_array])
+def test_rows_that_judge_early_stopping_are_not_trained_with(packed):
+    X, y, weight = np.arange(1.0, 41.0)[:, None], np.arange(40) % 2, np.arange(40.0)
+    estimator = MLPClassifier(validation_fraction=0.25, early_stopping=True)
+    kept, labels, weights, (held, judged), stopping = estimator._hold_out(packed(X), y, weight, 3)
+    kept = kept.toarray() if sparse.issparse(kept) else kept
+    assert len(held) == 10
+    assert sorted([*kept[:, 0], *held[:, 0]]) == X[:, 0].tolist()
+    assert labels.tolist() == ((kept[:, 0] - 1) % 2).tolist()
+    assert judged.tolist() == ((held[:, 0] - 1) % 2).tolist()
+    assert weights.tolist() == (kept[:, 0] - 1).tolist()
+    assert stopping[0].monitor == "val_accuracy"
