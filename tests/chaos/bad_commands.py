@@ -101,7 +101,7 @@ COMMANDS: list[tuple[tuple[str, ...], str]] = [
     ((*DIGITS, "--dtype", "half"), "dtype must be one of"),
     ((*DIGITS, "--device", "abacus"), "device must be"),
     ((*DIGITS, "--mode", "fast"), "mode must be one of"),
-    ((*DIGITS, "--preset", "authors"), "preset must be one of"),
+    ((*DIGITS, "--preset", "editors"), "preset must be one of"),
     ((*DIGITS, "--activation", "swish"), "unknown activation 'swish'"),
     ((*DIGITS, "--regularizer", "l2:much"), "regularizer must look like"),
     ((*DIGITS, "--regularizer", "l3"), "unknown regularizer 'l3'"),
