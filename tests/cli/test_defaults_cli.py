@@ -236,7 +236,7 @@ def test_a_cross_fitted_run_that_was_cut_goes_on_as_if_it_had_not(tmp_path):
     ("change", "words"),
     [
         ({"x": np.full((30, 2), np.nan)}, "X contains NaN or infinite"),
-        ({"x": np.full((30, 2), "a")}, "X must be numeric"),
+        ({"x": np.full((30, 2), "a")}, "X holds text"),
         ({"x": np.ones((30, 2)) * 1j}, "X is complex"),
         ({"seed": -1}, "random_state"),
     ],
