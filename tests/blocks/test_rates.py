@@ -235,3 +235,25 @@ def test_an_inverse_made_for_one_nu_is_not_taken_for_another():
             block.update_input(params, own, anchor, Term(WEIGHT, term.target, prediction), work)
             results.append(own)
         assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_penalised_biases_fall_by_exactly_what_is_promised(counted):
+    block, v, params, term, counts = problem("affine", COUNTS if counted else None)
+    penalty, old = L2(0.6), params["b"].clone()
+
+    def whole():
+        return smooth(block, params, v, term, counts) + float(penalty.value(params["b"]))
+
+    before = whole()
+    work = Work(SubproblemOptions(penalise_bias=True), counts=counts)
+    operator = block.linear_operator(params, v, term.prediction, work)
+    operator.term, operator.weight = term, term.weight
+    (step,) = update_linear_parameters(["b"], params, operator, penalty, work)
+    assert float(step.squared) == pytest.approx(float((params["b"] - old).square().sum()), rel=1e-12)
+    assert float(step.rate * step.squared) == pytest.approx(before - whole(), rel=1e-9)
+    best, b = whole(), params["b"]
+    for nudge in (1e-4, -1e-4):
+        b += nudge
+        assert whole() > best
+        b -= nudge
