@@ -11,6 +11,7 @@ from dladmm.engine.running_table import RunningTable
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.network.scaling import Scaling
+from dladmm.regularizers import Signed
 from dladmm.solvers.subproblems import SubproblemOptions
 from problems import random_problem
 
@@ -76,3 +77,18 @@ def test_an_embedding_steps_by_how_often_its_rows_are_used():
     slope = torch.stack([gradient[:3].sum((0, 1)), gradient[3, 0], *torch.zeros(2, 2, dtype=F64)])
     use = torch.tensor([0.75, 0.25, 0.0, 0.0], dtype=F64) + 0.5 * 0.25
     torch.testing.assert_close(running.moves["W"], -slope / use[:, None] / spread**0.5)
+
+
+def test_signs_hold_after_every_step():
+    """The constraint of a monotone network's block beside no penalty: entries that a step would turn over are zero."""
+    method = streaming(dropout=0.0)
+    first = method.engine.chain.blocks[0]
+    W = method.sweeps.params[0]["W"]
+    first.constraint = Signed(torch.ones_like(W))
+    W.copy_(W.abs() * 1e-3)
+    for number in range(3):
+        for batch in method.batches.one_pass(number):
+            method.step(batch)
+            assert bool((W >= 0).all())
+    assert bool((W == 0).any())
+    assert bool((W > 0).any())
