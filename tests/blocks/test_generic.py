@@ -31,7 +31,7 @@ def blobs():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_mlp_of_generic_blocks_trains_with_a_monotone_lagrangian(blobs, activation, dtype):
     X, y = blobs
-    result = train(generic_mlp(activation), X, y, max_iter=150, init_scale=1.0, dtype=dtype)
+    result = train(generic_mlp(activation), X, y, max_iter=80, init_scale=1.0, dtype=dtype)
     assert result.history["train_accuracy"][-1] > 0.85
     assert result.certificate.monotone, str(result.certificate)
     assert result.certificate.sufficient_descent, str(result.certificate)
