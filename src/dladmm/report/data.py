@@ -36,6 +36,7 @@ METHOD_NAMES = {
     "gd": "GD",
     "adagrad": "Adagrad",
     "adadelta": "Adadelta",
+    "adadelta-fast": "Adadelta (rate 0.1)",
     "adam": "Adam",
     "lbfgs": "L-BFGS",
     "muon": "Muon",

@@ -150,12 +150,36 @@ def ahead(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
 
 
 def best(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
-    methods = dict.fromkeys(str(cell.settings["method"]) for cell in evidence.cells)
+    """Among the methods that ``among`` names, or all."""
+    every = dict.fromkeys(str(cell.settings["method"]) for cell in evidence.cells)
+    methods = [name for name in every if name in about.get("among", every)]
     found = {name: m for name in methods if (m := evidence.accuracy(dataset, name)) is not None}
     if not found or len(found) < len(methods):
         return None
     winner = max(found, key=lambda name: found[name].value)
     return winner in about["methods"], f"{winner} {found[winner].value:.4f}"
+
+
+def only_better(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
+    """Whether the methods above the paper's own are exactly those it names."""
+    own = evidence.accuracy(dataset, about["method"])
+    found = {name: evidence.accuracy(dataset, name) for name in about["among"]}
+    known = {name: m for name, m in found.items() if m is not None}
+    if own is None or len(known) < len(found):
+        return None
+    above = sorted(name for name, m in known.items() if m.value > own.value)
+    told = ", ".join(f"{name} {known[name].value:.4f}" for name in above) or "none"
+    return above == sorted(about["others"]), f"above {own.value:.4f}: {told}"
+
+
+def steady(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
+    """Whether no method's deviation over the initialisations is above the largest in the paper's own table."""
+    found = {name: evidence.accuracy(dataset, name) for name in about["among"]}
+    known = {name: m for name, m in found.items() if m is not None and m.count > 1}
+    if len(known) < len(found):
+        return None
+    widest = max(known, key=lambda name: known[name].deviation)
+    return known[widest].deviation <= about["deviation"], f"largest {known[widest].deviation:.4f} ({widest})"
 
 
 # Memory --------------------------------------------------------------------------------------------------------
@@ -202,6 +226,6 @@ CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         falls_always, fluctuates, falls, rises, vanishes, settles, wilder, reaches, ends_above, slower, declines,
-        ahead, best, uses_most, at_most, proportional, slim,
+        ahead, best, only_better, steady, uses_most, at_most, proportional, slim,
     )
 }  # fmt: skip

@@ -14,15 +14,18 @@ from dladmm.base.errors import InputError
 class Fit:
     """``y ~ x ** exponent``; ``top`` is the exponent between the two largest x alone, ``r2`` the share explained.
 
+    ``error`` is the standard error of the exponent, from how far the points are from the line.
+
     Where a fixed cost hides the growth at small sizes (kernel launches on a GPU), ``top`` is the larger one.
     """
 
     exponent: float
     top: float
     r2: float
+    error: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.exponent:.2f} (at the top {self.top:.2f})"
+        return f"{self.exponent:.2f} ± {self.error:.2f} (at the top {self.top:.2f})"
 
 
 def growth(x: Sequence[float], series: Sequence[Sequence[float]]) -> Fit:
@@ -43,4 +46,6 @@ def growth(x: Sequence[float], series: Sequence[Sequence[float]]) -> Fit:
     rest = float(((dy - exponent * dx) ** 2).sum())
     order = np.argsort(log_x)[-2:]
     steps = np.diff(log_y[:, order], axis=1) / np.diff(log_x[order])
-    return Fit(exponent, float(steps.mean()), 1.0 if total == 0 else 1 - rest / total)
+    freedom = table.size - len(table) - 1  # a constant for every series, and the exponent
+    error = float(np.sqrt(rest / freedom / (len(table) * (dx @ dx)))) if freedom > 0 else 0.0
+    return Fit(exponent, float(steps.mean()), 1.0 if total == 0 else 1 - rest / total, error)

@@ -36,6 +36,7 @@ class Outcome:
     table: Rows
     findings: list[dict[str, str]]
     missing: int
+    revision: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +63,7 @@ def outcome(experiment: Experiment, evidence: Evidence, data_dir: str | None = N
         table=table,
         findings=[asdict(finding.at(experiment.comparable)) for finding in findings],
         missing=evidence.missing,
+        revision=experiment.revision,
     )
 
 
@@ -159,12 +161,16 @@ def _accuracy_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]
 def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterator[Finding]:
     """Cell by cell of the paper's table; every setting of dlADMM stands beside its dlADMM row."""
     for method in e.methods:
-        row = "dladmm" if method.startswith("dladmm") or method == "accelerated" else method
+        trainer = str(e.methods[method].get("trainer", method))
+        baseline = trainer in baselines.METHODS
+        row = trainer if baseline else "dladmm"
         for dataset, (value, deviation) in paper.get(row, {}).items():
             theirs = Mean(value, deviation, paper["initialisations"])
             ours = evidence.accuracy(dataset, method)
-            verdict = verdicts.MISSING if ours is None else verdicts.accuracy(theirs, ours)
-            keys = (f"{method} {verdict}", verdict if method in baselines.METHODS else "")
+            verdict = verdicts.MISSING if ours is None else verdicts.accuracy(theirs, ours, baseline=baseline)
+            if ours is not None and not baseline and method not in paper["own"]:
+                verdict = verdicts.ANOTHER
+            keys = (f"{method} {verdict}", verdict if baseline else "")
             why = next((paper["why"][key] for key in keys if key in paper["why"]), "")
             what = f"test accuracy, {dataset}, {METHOD_NAMES.get(method, method)}"
             yield Finding(what, str(theirs), _told(e, evidence, dataset, method, verdict), verdict, why)

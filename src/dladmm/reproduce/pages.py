@@ -20,21 +20,44 @@ def markdown(summary: dict[str, Any], level: int = 2) -> str:
         "",
     ]
     lines += [counts(summary), "", summary["tolerances"], ""]
+    lines += [
+        *markdown_table(["the paper's", "verdicts", "more"], map(_overview, summary["experiments"])),
+        "",
+    ]
     for found in summary["experiments"]:
-        lines += [f"{head}# {found['title']} ({found['id']})", "", f"    {found['command']}", ""]
+        lines += [f"{head}# {_heading(found)}", "", f"    {found['command']}", ""]
         lines += _about(found)
+        folded = []
         if found["table"]:
-            lines += [*markdown_table(found["headings"], found["table"]), ""]
+            folded += [*markdown_table(found["headings"], found["table"]), ""]
         rows = [[finding[key] for key in FINDINGS] for finding in found["findings"]]
         if rows:
-            lines += [*markdown_table(list(FINDINGS), rows), ""]
+            folded += [*markdown_table(list(FINDINGS), rows), ""]
+        if folded:
+            lines += ["<details>", f"<summary>{_told(found['findings']) or 'Table'}</summary>", "", *folded]
+            lines += ["</details>", ""]
     return "\n".join(lines)
+
+
+def _heading(found: dict[str, Any]) -> str:
+    return f"{found['title']} ({found['id']})"
+
+
+def _overview(found: dict[str, Any]) -> list[str]:
+    """A claim of the paper, how it stands, and where to read on."""
+    kept = "".join(c for c in _heading(found).lower() if c.isalnum() or c in " -_")
+    said = found["caption"] or found["title"]
+    return [said, _told(found["findings"]) or "-", f"[{found['id']}](#{kept.replace(' ', '-')})"]
+
+
+def _told(findings: list[dict[str, str]]) -> str:
+    verdicts = Counter(finding["verdict"] for finding in findings)
+    return ", ".join(f"{verdict} {n}" for verdict, n in sorted(verdicts.items()))
 
 
 def counts(summary: dict[str, Any]) -> str:
     """How many findings got which verdict."""
-    verdicts = Counter(f["verdict"] for found in summary["experiments"] for f in found["findings"])
-    told = ", ".join(f"{verdict} {n}" for verdict, n in sorted(verdicts.items()))
+    told = _told([f for found in summary["experiments"] for f in found["findings"]])
     return f"Findings beside the paper's figures: {told or 'none'}."
 
 

@@ -89,7 +89,7 @@ def _seconds(
         t / o for mine_, paper in zip(ours, theirs, strict=True) for o, t in zip(mine_, paper, strict=True)
     )
     verdict = verdicts.cost(1.0, 1 / ratio)
-    why = FASTER if verdict == verdicts.BETTER else ""
+    why = FASTER if verdict == verdicts.MACHINE and ratio > 1 else ""
     yield Finding(what, shown, f"{mine} (median cell {ratio:.3g} times as fast)", verdict, why)
 
 
@@ -109,9 +109,10 @@ def _exponents(
         if theirs is None:
             yield Finding(what, shown, str(fit), "no figure of the paper")
             continue
-        verdict = verdicts.exponent(theirs.exponent, fit.exponent)
-        flat = FLAT_IN_RHO if axis == "rho" else FLAT_IN_SIZE
-        why = {verdicts.BETTER: flat, verdicts.DIFFERS: STEEPER}.get(verdict, "")
+        verdict = verdicts.exponent(theirs, fit)
+        flatter = FLAT_IN_RHO if axis == "rho" else FLAT_IN_SIZE
+        why = flatter if fit.exponent < theirs.exponent else STEEPER
+        why = "" if verdict == verdicts.AGREES else why
         yield Finding(what, shown, str(fit), verdict, why)
 
 

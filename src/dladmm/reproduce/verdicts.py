@@ -5,20 +5,30 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dladmm.reproduce.fits import Fit
 from dladmm.runs.evidence import Mean
 
 AGREES, BETTER, DIFFERS = "agrees", "better", "differs"
 MISSING = "not run"
+AGAIN = "to be measured again"
+UNSEEN = "not measured"
+ANOTHER = "another method"
+MACHINE = "another machine"
 QUICK = "quick: not comparable"
 
 LEAST_ACCURACY = 0.005
 FACTOR = 2.0
-EXPONENT = 0.25
+OWN_ACCURACY = 0.01
+HIDDEN = 0.25
+"""The exponent at the top of the sizes is larger than that of all of them by more: a fixed cost hides the growth."""
 
 TOLERANCES = (
-    "Accuracies agree within 0.005 or two standard errors of the difference of the two means, whichever is larger. "
-    "Seconds and memory agree within a factor of 2 (another machine). Exponents agree within 0.25. What the "
-    "paper says in words agrees where it holds of our runs, statistics of data sets where they are equal."
+    "Accuracies agree within 0.005 or two standard errors of the difference of the two means, whichever is larger; the "
+    "dlADMM row of a table within 0.01. A baseline above the paper's figure differs from it. Seconds agree within "
+    "a factor of 2; beyond, they are of another machine and no verdict. Exponents agree within two standard errors of "
+    "their difference, and are not measured where a fixed cost hides the growth. What the paper says in words agrees "
+    "where it holds of our runs, statistics of data sets where they are equal. Settings that are not the paper's "
+    "(accelerated mode, settings chosen on validation nodes) are another method, beside its figures without a verdict."
 )
 
 
@@ -39,24 +49,25 @@ class Finding:
         return replace(self, verdict=QUICK, why="")
 
 
-def accuracy(paper: Mean, ours: Mean) -> str:
-    """By the standard error of the difference of two means, but no finer than half a percentage point."""
+def accuracy(paper: Mean, ours: Mean, *, baseline: bool = False) -> str:
+    """By the standard error of the difference of two means, but no finer than half a percentage point.
+
+    Better is said of our own method alone, whose row also agrees within one percentage point.
+    """
     error = math.sqrt(sum(m.deviation**2 / m.count for m in (paper, ours)))
     gain = ours.value - paper.value
-    if abs(gain) <= max(LEAST_ACCURACY, 2 * error):
+    if abs(gain) <= max(LEAST_ACCURACY if baseline else OWN_ACCURACY, 2 * error):
         return AGREES
-    return BETTER if gain > 0 else DIFFERS
+    return BETTER if gain > 0 and not baseline else DIFFERS
 
 
 def cost(paper: float, ours: float) -> str:
-    """Seconds, or memory: less is better."""
-    if ours < paper / FACTOR:
-        return BETTER
-    return AGREES if ours <= paper * FACTOR else DIFFERS
+    """Seconds on two machines: near enough, or no verdict."""
+    return AGREES if paper / FACTOR <= ours <= paper * FACTOR else MACHINE
 
 
-def exponent(paper: float, ours: float) -> str:
-    """Growing more slowly than in the paper's table is better."""
-    if abs(ours - paper) <= EXPONENT:
+def exponent(paper: Fit, ours: Fit) -> str:
+    """By the standard error of the difference; unknown where the growth shows at the largest sizes only."""
+    if abs(ours.exponent - paper.exponent) <= 2 * math.hypot(paper.error, ours.error):
         return AGREES
-    return BETTER if ours < paper else DIFFERS
+    return UNSEEN if ours.top - ours.exponent > HIDDEN else DIFFERS

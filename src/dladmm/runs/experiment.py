@@ -45,6 +45,10 @@ class Experiment:
         whether a run may end when its residuals are small; else it runs for ``max_iter`` iterations.
     ``own``
         whether it is an experiment of this library and not one of the paper.
+    ``one_weight``
+        whether nu (mu of a GCN) is rho wherever rho is varied, as where the paper has one number for both.
+    ``revision``
+        raised when settings change so that outcomes stored before no longer speak of them.
     ``note``
         a sentence for the results page.
     ``by_dataset``
@@ -75,6 +79,8 @@ class Experiment:
     axis: str = ""
     milestones: tuple[int, ...] = ()
     own: bool = False
+    one_weight: bool = False
+    revision: int = 1
     note: str = ""
     by_dataset: dict[str, dict[str, Any]] = field(default_factory=dict)
 

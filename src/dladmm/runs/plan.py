@@ -71,6 +71,8 @@ def _cell(e: Experiment, dataset: str, method: str, point: dict[str, Any], seed:
     max_iter = options.pop("max_iter", e.max_iter)
     if "rho" in point:
         options["rho"] = point["rho"]
+        if e.one_weight:
+            options["mu" if e.network == "gcn" else "nu"] = point["rho"]
     hidden = (point["neurons"],) * e.layers if "neurons" in point else tuple(about.get("hidden", e.hidden))
     activation = about.get("activation", e.activation)
     given = {"hidden": list(hidden), "activation": activation, **options, "max_iter": max_iter}
@@ -150,7 +152,7 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     skipped = {"max_iter", "diagnostics_every"}
     skipped |= {name for name, value in _YOUNGER.items() if full.get(name) == value}
     if full.get("rho_rule") == "authors":
-        full["rho_rule"] = "authors, nu too"  # cells of before it raised nu are others
+        full["raises"] = "rho, nu"  # cells of before it raised nu are others
     if options.get("mode") != "streaming":  # its settings change no other mode, and cells are older than it
         skipped.add("streaming")
     return {name: value for name, value in full.items() if value is not None and name not in skipped}

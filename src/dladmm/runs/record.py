@@ -14,7 +14,7 @@ from dladmm.report.data import Run
 from dladmm.runs.accuracy import SHOWN, by_iteration, first_reaching
 from dladmm.runs.evidence import Evidence, gather
 from dladmm.runs.experiment import Experiment
-from dladmm.runs.plan import Cell, cells
+from dladmm.runs.plan import Cell, cells, plain
 from dladmm.runs.running import Session, run_cells
 from dladmm.runs.store import write_text
 
@@ -91,7 +91,29 @@ def record_of(cell: Cell, run: Run, metrics: dict[str, Any], *, timed: bool = Tr
 def shown_settings(cell: Cell) -> dict[str, Any]:
     """What makes a cell another than its neighbours, and what its method was given."""
     names = ("method", "network", "dataset", "seed", "train_rows")
-    return {name: cell.settings[name] for name in names if name in cell.settings} | cell.given
+    return {name: cell.settings[name] for name in names if name in cell.settings} | cell.given | cell.data
+
+
+def recorded(experiment: Experiment, kept: dict[str, Any]) -> Evidence:
+    """What a kept record says of an experiment's cells; those with other settings than now are missing.
+
+    Only accuracies by iteration are there, at the iterations that records show.
+    """
+    stored = {cell["name"]: cell for cell in kept.get("cells", [])}
+    wanted = cells(experiment, "cpu")
+    runs = {
+        cell.name: _run_of(cell, stored[cell.name])
+        for cell in wanted
+        if cell.name in stored and stored[cell.name]["settings"] == plain(shown_settings(cell))
+    }
+    return Evidence(tuple(wanted), runs, {})
+
+
+def _run_of(cell: Cell, kept: dict[str, Any]) -> Run:
+    by_epoch = {int(k): value for k, value in kept.get("test_accuracy", {}).items()}
+    columns = {"iteration": [float(k) for k in by_epoch], "val_accuracy": list(by_epoch.values())}
+    machine = {"device": kept.get("device", "unknown")}
+    return Run(cell.name, cell.settings, kept.get("status", ""), "", columns, None, (), machine)
 
 
 def merged(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
