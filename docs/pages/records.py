@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dladmm.report.tables import markdown_table
+from dladmm.reproduce import ORDER, experiment
 from dladmm.runs.evidence import Mean, mean
+from dladmm.runs.plan import Cell as PlannedCell
+from dladmm.runs.plan import cells, plain
+from dladmm.runs.record import shown_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -26,7 +31,16 @@ def read(name: str, folder: Path = RESULTS) -> dict[str, Any]:
 def cells_of(name: str, folder: Path = RESULTS, **settings: Any) -> list[Cell]:
     """The recorded cells of an experiment with these settings."""
     found = read(name, folder).get("cells", [])
+    if name in ORDER:  # the paper's: cells with other settings than now wait to be measured again
+        planned = {cell.name: plain(shown_settings(cell)) for cell in planned_cells(name)}
+        found = [cell for cell in found if planned.get(cell["name"]) == cell["settings"]]
     return [cell for cell in found if settings.items() <= cell["settings"].items()]
+
+
+@cache
+def planned_cells(name: str) -> tuple[PlannedCell, ...]:
+    """The cells of an experiment of the paper, as its settings are now."""
+    return tuple(cells(experiment(name), "cpu"))
 
 
 def values(cells: Iterable[Cell], key: str) -> list[Any]:
