@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dladmm import DataError, InputError
+from dladmm import DataError, InputError, load_model
 from dladmm.training.checkpoint import load, save
 
 TENSORS = {
@@ -314,3 +314,58 @@ def test_a_changed_tensor_is_noticed(file):
     with pytest.raises(DataError, match="holds the state of a training run, not a trained model"):
         load(file, "model")
     assert load(file, "training")[1] == META
+
+
+def bare(header: dict, path: Path) -> Path:
+    """A file of a header alone, with a right checksum."""
+    document = {"format": "dladmm", "version": 1, "kind": "model", "library": "0", "meta": {}}
+    whole = {"__metadata__": {"dladmm": json.dumps(document), "sha256": "0" * 64}, **header}
+    raw = json.dumps(whole, separators=(",", ":")).encode()
+    head = struct.pack("<Q", len(raw)) + raw
+    digest = hashlib.sha256(head).hexdigest()
+    path.write_bytes(head.replace(b'"sha256":"' + b"0" * 64, b'"sha256":"' + digest.encode()))
+    return path
+
+
+def test_a_tensor_of_a_hundred_thousand_axes_is_refused_before_it_is_made(tmp_path, monkeypatch):
+    header = {"x": {"dtype": "F32", "shape": [0] + [1] * 100_000, "data_offsets": [0, 0]}}
+    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: pytest.fail("it was made"))
+    with pytest.raises(DataError, match="table of tensors is inconsistent"):
+        load(bare(header, tmp_path / "file"), "model")
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"type": "activation", "f": {"name": "quantised", "levels": 10**7}}, "levels must be at most 65536"),
+        (
+            {
+                "type": "recurrent",
+                "class": "LSTM",
+                "last": True,
+                "arguments": {"input_size": 1, "hidden_size": 1, "bias": True, "num_layers": 20_000},
+            },
+            "LSTM must have the arguments input_size, hidden_size, bias",
+        ),
+        (
+            {
+                "type": "torch",
+                "class": "GroupNorm",
+                "arguments": {"num_groups": 0, "num_channels": 2, "eps": 1, "affine": True},
+            },
+            "num_groups of GroupNorm must be a whole number from 1",
+        ),
+        ({"type": "torch", "class": ["Conv2d"], "arguments": {}}, "the class of layer 0 must be a text"),
+        ({"type": "linear", "n_in": 10**18, "n_out": 1, "bias": True}, "describes no network"),
+        ("linear", "layer 0 must be an object"),
+    ],
+)
+def test_layers_that_would_take_the_machine_are_refused(tmp_path, layer, words):
+    save(
+        tmp_path / "file",
+        "model",
+        {},
+        {"layers": [layer], "network": "sequential", "loss": None, "extra": {}},
+    )
+    with pytest.raises(DataError, match=words):
+        load_model(tmp_path / "file")

@@ -62,6 +62,9 @@ LINES = (
         Line(f"mutations: {name}", f"Mutated files: {name}", "loaders", "run", 100_000, 150, name, parts)
         for name, parts in FORMATS.items()
     ),
+    Line(
+        "structured", "Right checksum, fields of other types, sizes, names", "structured", "run", 5000, 100,
+    ),
     Line("hostile", "Malicious pickles, bombs, paths and links out of their place", "hostile", "run", 1, 5),
     Line("control", "Control: the same pickles do run under Python's own loader", "hostile", "run_control", 1, 1),
     Line("downloads", "Downloads: lies, cuts, stalls, redirects (server on this machine)", "downloads", "run", 5, 1),

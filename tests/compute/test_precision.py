@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 
 from convergent import train
 from dladmm import InputError, datasets, mlp
-from dladmm.compute.execution import EAGER, Execution, product_precision
+from dladmm.compute.execution import EAGER, Execution, exact_products, product_precision
 from running_benchmarks import run_benchmark
 
 ROUNDED = Execution(rounded_directions=True)
@@ -83,3 +86,40 @@ def test_the_benchmark_prints_every_mode_and_precision():
 def test_an_unknown_precision_is_refused():
     with pytest.raises(InputError, match=r"precision must be one of .*bfloat16"):
         train(mlp([2, 2], "relu"), torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), precision="float8")
+
+
+def test_threads_of_different_precision_do_not_disturb_each_other():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    wrong, barrier = [], threading.Barrier(4)
+
+    def work(precision):
+        barrier.wait()
+        for _ in range(50):
+            with product_precision(precision):
+                for _ in range(5):
+                    time.sleep(0)  # let another thread in
+                    if matmul.allow_tf32 != (precision != "float32"):
+                        wrong.append(precision)
+
+    threads = [threading.Thread(target=work, args=(p,)) for p in ("float32", "tf32", "float32", "bfloat16")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_exact_products_in_several_threads_leave_the_switch_as_it_was():
+    matmul = torch.backends.cuda.matmul
+    with product_precision("tf32"):
+        first, second = exact_products(), exact_products()
+        first.__enter__()
+        assert not matmul.allow_tf32
+        second.__enter__()  # as another thread would, before the first has ended
+        first.__exit__(None, None, None)
+        assert not matmul.allow_tf32
+        second.__exit__(None, None, None)
+        assert matmul.allow_tf32
+    assert not matmul.allow_tf32

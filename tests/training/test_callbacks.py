@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import json
+import signal
 import struct
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from dladmm.callbacks import (
     JSONLinesLogger,
     MLflow,
     ProgressBar,
+    StopOnSignal,
     TensorBoard,
     WandB,
 )
@@ -410,3 +412,19 @@ def test_the_best_is_the_best_not_the_last(monitor, values, best):
     assert (stopping.best, stopping.best_iteration) == (value, iteration)
     assert stopping._params == [{"W": iteration}]
     assert trainer.stopped == (None if stopped is None else (Status.EARLY_STOPPED, stopped))
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_end", "on_loop_end", "on_train_end"])
+def test_signal_handlers_are_restored_when_a_callback_raises(blobs, hook):
+    class Fails(Callback):
+        pass
+
+    def fail(self, *args):
+        raise RuntimeError("from a callback")
+
+    setattr(Fails, hook, fail)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    X, y = blobs[:2]
+    with pytest.raises(RuntimeError, match="from a callback"):
+        train(mlp([5, 3]), X, y, max_iter=2, callbacks=[StopOnSignal(), Fails()])
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -14,6 +14,9 @@ from dladmm.activations.staircase import Staircase
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.spec import number
 
+MOST_LEVELS = 2**16
+"""Steps of a quantised activation at most: its module holds them all."""
+
 
 class JumpFunction(PiecewiseLinear):
     """argmin_z (z - m)^2 + weight (a - f(z))^2 for a staircase f, continuous from the right; eq. (4), (14).
@@ -96,6 +99,8 @@ class Quantised(JumpFunction):
             raise InputTypeError(f"levels must be a whole number; got {self.levels!r}")
         if self.levels < 2:
             raise InputError(f"levels must be >= 2; got {self.levels}")
+        if self.levels > MOST_LEVELS:
+            raise InputError(f"levels must be at most {MOST_LEVELS}; got {self.levels}")
         object.__setattr__(self, "low", number("low", self.low))
         object.__setattr__(self, "high", number("high", self.high))
         if not self.low < self.high:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,13 +20,18 @@ _TEMPORARY = re.compile(r"\.dladmm-(?P<host>[0-9a-z]*)-(?P<pid>[0-9]+)-[0-9a-f]+
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Context manager that yields a temporary binary file and renames it to ``path`` when the block ends.
 
-    After an error or a crash ``path`` holds either its old content or all of the new one, never a part.
+    After an error or a crash ``path`` holds either its old content or all of the new one, never a part. A link is
+    followed, a file that is replaced keeps its permissions, and what is no file (a device, a pipe) is never replaced.
     """
+    path = Path(os.path.realpath(path))
+    kept = _permissions(path)
     temporary = path.parent / f".dladmm-{_host()}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
             yield file
+            if kept is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), kept)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -32,7 +39,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    try:
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise NotFlushed(error.errno, error.strerror) from error
+
+
+class NotFlushed(OSError):
+    """The file is in its place, but its folder could not be flushed: after a power cut the old one may be back."""
+
+
+def _permissions(path: Path) -> int | None:
+    """Those of the file that is there, None if there is none; raises OSError if it is no file."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, which is never replaced by a file")
+    return stat.S_IMODE(mode)
 
 
 def remove_orphans(folder: Path) -> None:

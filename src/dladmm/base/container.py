@@ -27,11 +27,12 @@ import torch
 from torch import Tensor
 
 from dladmm._version import __version__
-from dladmm.base.atomic import replacing
+from dladmm.base.atomic import NotFlushed, replacing
 from dladmm.base.errors import DataError, InputError
 
 FORMAT, VERSION = "dladmm", 1
 MAX_HEADER = 100_000_000  # the limit of the safetensors format
+MAX_AXES = 64  # torch's own limit; more take it for ever
 KINDS = {
     "training": "the state of a training run",
     "model": "a trained model",
@@ -73,6 +74,11 @@ def save(
             file.write(head)
             for tensor in placed.values():
                 file.write(_bytes(tensor))
+    except NotFlushed as error:
+        raise DataError(
+            f"{path} was written, but its folder could not be flushed to disk: {_reason(error)}. After a power cut the "
+            "file that was there before may be back."
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise DataError(
             f"cannot write {path}: {_reason(error)}. Nothing was changed there; check the folder, its permissions "
@@ -115,10 +121,7 @@ def _in_file_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _head(placed: Mapping[str, Tensor], kind: str, meta: Mapping[str, Any]) -> bytes:
     document = {"format": FORMAT, "version": VERSION, "kind": kind, "library": __version__, "meta": meta}
-    try:
-        text = json.dumps(document, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"meta must be what JSON can hold: {error}.") from error
+    text = check_meta(document)
     header: dict[str, Any] = {"__metadata__": {"dladmm": text, "sha256": _NO_DIGEST}}
     place = 0
     for name, tensor in placed.items():
@@ -131,6 +134,14 @@ def _head(placed: Mapping[str, Tensor], kind: str, meta: Mapping[str, Any]) -> b
     if len(raw) > MAX_HEADER:
         raise InputError(f"meta takes {len(raw):,} bytes as JSON; a file can hold {MAX_HEADER:,}.")
     return struct.pack("<Q", len(raw)) + raw
+
+
+def check_meta(meta: Mapping[str, Any], what: str = "meta") -> str:
+    """``meta`` as JSON text; raises InputError, which names ``what``, for values that JSON cannot hold."""
+    try:
+        return json.dumps(meta, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} must be what JSON can hold: {error}.") from error
 
 
 def _bytes(tensor: Tensor) -> memoryview:
@@ -226,6 +237,8 @@ def _places(header: dict[str, Any]) -> list[tuple[str, torch.dtype, list[int], i
     try:
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             dtype, shape, (begin, end) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+            if len(shape) > MAX_AXES:
+                raise ValueError(name)
             whole = all(type(n) is int and 0 <= n < 2**62 for n in (*shape, begin, end))
             if not whole or begin != place or end - begin != math.prod(shape) * dtype.itemsize:
                 raise ValueError(name)

@@ -7,6 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
+from typing import Any
+
+from dladmm.base.errors import DataError
+from dladmm.base.fields import fields, items, real, whole
 
 Value = float | int | None
 
@@ -69,8 +73,11 @@ class History(dict[str, list[Value]]):
         for name, values in (columns or {}).items():
             self[name] = list(values)
         longest = max(len(column) for column in self.values())
-        for column in self.values():  # an older file lacks some
-            column += [None] * (longest - len(column))
+        for name, column in self.items():
+            if columns is not None and name not in columns:  # an older file lacks some
+                column += [None] * longest
+            elif len(column) != longest:
+                raise DataError(f"column {name} of a history has {len(column)} entries, others {longest}.")
         self.moves += [None] * longest
 
     def append(self, moves: list[float | None] | None = None, **row: Value) -> None:
@@ -115,7 +122,19 @@ class History(dict[str, list[Value]]):
     @classmethod
     def from_json(cls, text: str) -> History:
         """The history that :meth:`to_json` wrote."""
-        return cls(json.loads(text))
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, columns: Any) -> History:
+        """The history that :meth:`to_dict` wrote; raises DataError where it is not one of numbers."""
+        for name, column in fields("a history", columns).items():
+            for value in items(f"column {name} of a history", column):
+                if value is not None:
+                    real(f"column {name} of a history", value)
+        found = cls(columns)
+        for value in found["iteration"]:
+            whole("an iteration of a history", value)
+        return found
 
 
 def _writable(value: Value) -> Value:

@@ -50,6 +50,9 @@ class Callback:
     def on_train_end(self, trainer: Trainer, result: Result) -> None:
         """Called at the end, with the result."""
 
+    def on_failure(self, trainer: Trainer) -> None:
+        """Called when an exception ends the run, before it is raised: undo what lasts beyond the run; do not raise."""
+
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state to restore in a resumed run: tensors by name, and values that JSON can represent."""
         return {}, {}

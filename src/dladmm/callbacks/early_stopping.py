@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from dladmm.base.errors import InputError
+from dladmm.base.errors import DataError, InputError
+from dladmm.base.fields import flag, real, whole
 from dladmm.base.history import Status
 from dladmm.base.spec import number
 from dladmm.callbacks.base import Callback
@@ -138,16 +139,20 @@ class EarlyStopping(Callback):
         self._reset()
         self._resumed = True
         if meta["monitor"] == self.monitor:  # else the new column is read from the start of the history
-            self.best, self.best_iteration = meta["best"], meta["best_iteration"]
-            self._waited, self._seen = int(meta["waited"]), int(meta["seen"])
-            if meta["parameters"]:
-                self._params = _blocks(tensors, len(trainer.state.params))
+            if meta["best"] is not None:
+                self.best, self.best_iteration = (
+                    real("best", meta["best"]),
+                    whole("best_iteration", meta["best_iteration"]),
+                )
+            self._waited, self._seen = whole("waited", meta["waited"]), whole("seen", meta["seen"])
+            if flag("parameters", meta["parameters"]):
+                self._params = _blocks(tensors, trainer.state.params)
         self._update(trainer)
 
 
-def _blocks(tensors: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:
-    blocks: list[dict[str, Tensor]] = [{} for _ in range(count)]
-    for key, tensor in tensors.items():
-        l, name = key.split(".", 1)
-        blocks[int(l)][name] = tensor
-    return blocks
+def _blocks(tensors: dict[str, Tensor], like: list[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """The parameters of a snapshot, of the shapes and types of ``like``."""
+    shapes = {f"{l}.{name}": (p.shape, p.dtype) for l, block in enumerate(like) for name, p in block.items()}
+    if {name: (p.shape, p.dtype) for name, p in tensors.items()} != shapes:
+        raise DataError("the best parameters of early stopping are those of another network")
+    return [{name: tensors[f"{l}.{name}"] for name in block} for l, block in enumerate(like)]

@@ -49,6 +49,12 @@ class StopOnSignal(Callback):
         self.on_epoch_end(trainer)
 
     def on_loop_end(self, trainer: Trainer) -> None:
+        self._restore()
+
+    def on_failure(self, trainer: Trainer) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -15,6 +15,7 @@ import torch
 
 from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.atomic import replacing
+from dladmm.base.container import check_meta
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
@@ -104,6 +105,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         )
     arrays = described(job.arrays, comm)
     with comm.together():
+        check_meta(job.extra, "labels and names of the data")  # else the training would be lost at its end
         if resume:
             check_same_data(origin["arrays"], arrays, folder)
         checkpoint = Checkpoint(
@@ -128,8 +130,10 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         traffic = Traffic() if log is None else log.typical
         stands = None if standing is None else standing.to_dict()
         measured: dict[str, Any] = {"standing": stands, "tested": job.tested(result)}
+        save_model(
+            result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra
+        )  # before pictures
         write_run(result, folder, asdict(job.config), traffic=traffic.to_dict(comm.size), **measured)
-        save_model(result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra)
         if execution.certificate is not None:
             result.certificate.save(execution.certificate, f"{execution.certificate}.npz")
         if execution.profile:
@@ -168,6 +172,12 @@ def predict_csv(run: Path, file: Path, out: Path | None, separator: str | None =
         )
     with torch.no_grad():
         output = model.module(torch.from_numpy(table.x).to(first.dtype))
+    lost = torch.nonzero(~torch.isfinite(output).all(1))
+    if len(lost):
+        raise DataError(
+            f"{file}, row {int(lost[0]) + 2}: the network's output is not finite ({len(lost)} such rows). A number "
+            "there is too large, or the weights of the network are not finite."
+        )
     classes = model.extra.get("classes")
     if classes is None:
         header = [f"prediction{j or ''}" for j in range(output.shape[1])]

@@ -12,8 +12,9 @@ There is one definition for all devices. Reductions are returned and summed over
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, update_wrapper
 from typing import Any, Literal
@@ -24,23 +25,69 @@ from torch import Tensor
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
-@contextmanager
-def product_precision(precision: Precision) -> Iterator[None]:
+class _Tf32:
+    """Torch's switch for TF32, one for the whole process: threads that want it alike share it, others wait for them."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._inside = self._exact = 0
+        self._wanted = False
+        self._before = False, False
+        self._during = False
+
+    @contextmanager
+    def allowed(self, wanted: bool) -> Iterator[None]:
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        with self._turn:
+            self._turn.wait_for(lambda: self._inside == 0 or self._wanted == wanted)
+            if self._inside == 0:
+                self._before, self._wanted = (matmul.allow_tf32, cudnn.allow_tf32), wanted
+                matmul.allow_tf32 = cudnn.allow_tf32 = wanted or self._before[0]
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._inside -= 1
+                if self._inside == 0:
+                    matmul.allow_tf32, cudnn.allow_tf32 = self._before
+                    self._turn.notify_all()
+
+    @contextmanager
+    def forbidden(self) -> Iterator[None]:
+        matmul = torch.backends.cuda.matmul
+        with self._turn:
+            if self._exact == 0:
+                self._during, matmul.allow_tf32 = matmul.allow_tf32, False
+            self._exact += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._exact -= 1
+                if self._exact == 0:
+                    matmul.allow_tf32 = self._during
+
+
+_TF32 = _Tf32()
+
+
+def product_precision(precision: Precision) -> AbstractContextManager[None]:
     """Within it, torch's float32 products on a GPU may be made in TF32; Gram matrices never are.
 
     ``"bfloat16"`` lets them be made in TF32 too: only directions are rounded to bfloat16
     (:attr:`dladmm.compute.execution.Execution.rounded_directions`), because the cached predictions must move by the
     same products that measured the step.
 
-    Torch allows TF32 in convolutions unless told otherwise; here they are as exact as the other products.
+    Torch allows TF32 in convolutions unless told otherwise; here they are as exact as the other products. Runs of
+    different precision in several threads take turns, an iteration at a time: torch has one switch for all.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32" or before[0]
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+    return _TF32.allowed(precision != "float32")
+
+
+def exact_products() -> AbstractContextManager[None]:
+    """Within it no product is made in TF32, whatever the run allows."""
+    return _TF32.forbidden()
 
 
 CACHED, WHOLE = 1 << 18, 1 << 24

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 
 from dladmm.base.errors import InputError
+from dladmm.base.fields import fields
 from dladmm.base.history import History, largest_rise
+from dladmm.engine.certificate_fields import checked
 from dladmm.engine.certificate_text import sentences
 from dladmm.engine.double import in_double, resolvable, small_enough
 from dladmm.engine.problem import State
@@ -154,17 +156,13 @@ class Certificate:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Certificate:
         """The certificate ``to_dict`` wrote; numbers that JSON could not hold come back as NaN."""
-        known = {  # files written before there were the fields with a default lack them
-            name: values[name]
-            for name, field in cls.__dataclass_fields__.items()
-            if name in values or field.default is MISSING
-        }
-        for name, value in known.items():
-            if isinstance(value, dict):
-                numbers = {key: math.nan if item is None else item for key, item in value.items()}
-                known[name] = (Curvature if name == "sampled" else Recomputed)(**numbers)
-            elif isinstance(value, list):
-                known[name] = tuple(value)
+        held = fields("the certificate", values) | {"writer": None}
+        known = {}
+        for name, described in cls.__dataclass_fields__.items():
+            if name in held or described.default is MISSING:  # older files lack those with a default
+                known[name] = value = checked(name, described, held.get(name))
+                if isinstance(value, dict):
+                    known[name] = (Curvature if name == "sampled" else Recomputed)(**value)
         return cls(**known)
 
     def to_json(self) -> str:

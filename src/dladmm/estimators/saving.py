@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from dladmm.base.errors import DataError, InputError
+from dladmm.base.fields import items, text
 from dladmm.base.spec import Named
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import Loss
@@ -75,7 +76,7 @@ class Saved:
             iterate: Any = saved.state
             result = Result(saved.status, saved.history, certificate, saved.module, iterate)
             return cls._restored(extra, result, saved.loss)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError) as error:
             raise DataError(f"{path} does not describe a fitted {name}: {error!r}") from error
 
     @classmethod
@@ -100,7 +101,14 @@ class Saved:
             if estimator.classes_.shape != (last.shape[0],):
                 raise ValueError(f"{estimator.classes_.shape} classes for {last.shape[0]} outputs")
         if extra["feature_names_in"] is not None:
-            estimator.feature_names_in_ = np.array(extra["feature_names_in"], dtype=object)
+            n_features = extra["n_features_in"]
+            names = [
+                text("a feature's name", each)
+                for each in items("names", extra["feature_names_in"], n_features)
+            ]
+            if len(names) != n_features or (encoder and names != [column.name for column in encoder.columns]):
+                raise DataError("the names of the features are not those of the columns")
+            estimator.feature_names_in_ = np.array(names, dtype=object)
         if extra["single"] is not None:
             estimator._single = extra["single"]
         loaded: Self = estimator

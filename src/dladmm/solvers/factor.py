@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dladmm.compute.execution import Execution, on_gpu
+from dladmm.compute.execution import Execution, exact_products, on_gpu
 
 STRIPE = 256
 """Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
@@ -74,9 +74,7 @@ def full_precision_gram(a: Tensor, counts: Tensor | None = None) -> Tensor:
 
     Formed from products without TF32: with TF32 its factorisation fails.
     """
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
+    with exact_products():
         counted = a if counts is None else a * counts
         if a.ndim > 2 or a.shape[1] < 2 * STRIPE:
             return (a.mT @ counted).double()
@@ -86,8 +84,6 @@ def full_precision_gram(a: Tensor, counts: Tensor | None = None) -> Tensor:
             gram[start:, start : start + STRIPE] = stripe.T
             gram[start : start + STRIPE, start:] = stripe
         return gram
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
 
 
 def inverse_of_triangular(L: Tensor) -> Tensor:

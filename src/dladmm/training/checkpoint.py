@@ -28,9 +28,9 @@ from torch import Tensor
 from dladmm.base.atomic import remove_orphans
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, InputError
-from dladmm.base.history import History
-from dladmm.training.identity import CheckpointWarning, check_same_run, identity_of
-from dladmm.training.model_file import SavedModel, load_model, save_model
+from dladmm.training.identity import CheckpointWarning, check_same_run, identity_of, kind_of
+from dladmm.training.model_file import UNUSABLE, SavedModel, load_model, save_model
+from dladmm.training.run_fields import checked_run
 from dladmm.training.sharded_snapshot import SHARDS, load_own, newest_together, remove_shards, save_together
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def take_snapshot(trainer: Trainer) -> Snapshot:
     held, method = trainer.method.snapshot()
     tensors |= {f"method.{name}": tensor for name, tensor in held.items()}
     meta = {
-        "iteration": trainer.iteration_kind,
+        "iteration": kind_of(trainer),
         "method": method,
         "rho": trainer.state.rho,
         "nu": trainer.state.nu,
@@ -80,9 +80,9 @@ def take_snapshot(trainer: Trainer) -> Snapshot:
 def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
     expected, _ = take_snapshot(trainer)
-    if meta.get("iteration", trainer.iteration_kind) != trainer.iteration_kind:
+    if meta.get("iteration", kind_of(trainer)) != kind_of(trainer):
         raise InputError(
-            f"the snapshot is of a run with {meta['iteration']}, this run has {trainer.iteration_kind}."
+            f"the snapshot is of a run with {meta['iteration']}, this run has {kind_of(trainer)}."
         )
     if meta.get("scaled_targets", False) != (trainer.units is not None):
         before = bool(meta.get("scaled_targets", False))
@@ -97,10 +97,11 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
     wrong += [n for n in sorted(named & set(expected)) if tensors[n].dtype != expected[n].dtype]
     if wrong:
         raise InputError(f"the snapshot does not fit this run's data, network or dtype: {', '.join(wrong)}.")
+    run = checked_run(meta)
     for name in named:
         expected[name].copy_(tensors[name])
     held = {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
-    trainer.method.resume(held, meta.get("method", {}))
+    trainer.method.resume(held, run.method)
     for name, value in tensors.items():
         if name.startswith("memory."):
             _, l, key = name.split(".", 2)
@@ -108,10 +109,9 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
                 trainer.state.curvatures[int(l)][key] = float(value)
             else:
                 trainer.engine.carry(trainer.state, int(l), key, value.to(trainer.state.u.device))
-    trainer.state.rho, trainer.state.nu = float(meta["rho"]), float(meta["nu"])
-    trainer.engine.options = replace(trainer.engine.options, alpha0=meta["alpha0"], t0=meta["t0"])
-    trainer.start, trainer.exempt = float(meta["start"]), [int(k) for k in meta["exempt"]]
-    trainer.history = History(meta["history"])
+    trainer.state.rho, trainer.state.nu = run.rho, run.nu
+    trainer.engine.options = replace(trainer.engine.options, alpha0=run.alpha0, t0=run.t0)
+    trainer.start, trainer.exempt, trainer.history = run.start, run.exempt, run.history
 
 
 # One file ------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _resume(trainer: Trainer, path: Path, content: Snapshot) -> None:
                 callback.resume(trainer, held, meta["callbacks"][key])
     except InputError as error:
         raise InputError(f"{path} cannot be resumed here: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except UNUSABLE as error:
         raise DataError(f"{path} does not hold a run that this library can resume: {error!r}") from error
 
 

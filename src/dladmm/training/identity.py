@@ -39,6 +39,11 @@ class CheckpointWarning(UserWarning):
     """Warning: a checkpoint was damaged, could not be written, or is of another version."""
 
 
+def kind_of(trainer: Trainer) -> str:
+    """What makes an iteration, by name: a snapshot fits only a run of the same method."""
+    return trainer.baseline or f"dladmm {trainer.options.mode}"
+
+
 def identity_of(trainer: Trainer) -> dict[str, Any]:
     """What a run is known by, ready for JSON; read once. Every rank must ask, and all get the same."""
     if trainer.known_by is None:

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from dladmm.activations import from_module as activation_of
 from dladmm.activations import get_activation
 from dladmm.base.errors import InputError
+from dladmm.base.fields import fields, flag, text, whole
 from dladmm.network.graph_module import GraphLayer
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.soft_clip import SoftClip
+from dladmm.training.layer_fields import check_arguments
 
 _CONVOLUTION = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias", "padding_mode",
@@ -49,6 +51,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
 """Layers that a file can describe, and the arguments needed to rebuild them."""
 
 _RECURRENT: dict[str, Any] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+_CELL = ("input_size", "hidden_size", "bias")
 _NAMED = {layer.__name__: layer for layer in LAYERS}
 
 
@@ -65,7 +68,7 @@ def describe(layer: nn.Module) -> dict[str, Any]:
         return {"type": "linear", **sizes, "bias": layer.bias is not None}
     if type(layer) is Recurrent:
         rnn = layer.rnn
-        names = ("input_size", "hidden_size", "bias", *(("nonlinearity",) if type(rnn) is nn.RNN else ()))
+        names = (*_CELL, *(("nonlinearity",) if type(rnn) is nn.RNN else ()))
         return {
             "type": "recurrent", "class": type(rnn).__name__, "last": layer.last,
             "arguments": {name: getattr(rnn, name) for name in names},
@@ -96,7 +99,8 @@ def build(
     spec: dict[str, Any], l: int, tensors: dict[str, Tensor], own: nn.Module | None = None
 ) -> nn.Module:
     """Layer l; sizes are checked against the tensors before memory is allocated. ``own`` is the caller's layer l."""
-    kind = spec["type"]
+    kinds = ("activation", "linear", "graph", "own", "recurrent", "torch")
+    kind = text(f"the type of layer {l}", fields(f"layer {l}", spec)["type"], kinds)
     if kind == "activation":
         return get_activation(spec["f"]).module()
     mine = {
@@ -104,12 +108,12 @@ def build(
     }
     if kind in ("linear", "graph"):
         weight = mine["weight"]
-        n_in, n_out = spec["n_in"], spec["n_out"]
+        n_in, n_out = whole("n_in", spec["n_in"]), whole("n_out", spec["n_out"])
         if tuple(weight.shape) != (n_out, n_in) or not weight.is_floating_point():
             raise ValueError(f"layer {l} of {n_in} -> {n_out} has a weight of shape {tuple(weight.shape)}.")
         if kind == "graph":
             return GraphLayer(weight, get_activation(spec["f"]).module())
-        return _filled(nn.Linear(n_in, n_out, bias=spec["bias"], device="meta"), mine, l)
+        return _filled(nn.Linear(n_in, n_out, bias=flag("bias", spec["bias"]), device="meta"), mine, l)
     if kind == "own":
         if own is None:
             raise InputError(
@@ -119,21 +123,23 @@ def build(
         return _filled(copy.deepcopy(own), mine, l)
     with torch.device("meta"):  # no memory, no random numbers
         layer = _made(spec, l)
-    return _filled(layer, mine, l).train(not spec.get("eval", False))
+    return _filled(layer, mine, l).train(not flag("eval", spec.get("eval", False)))
 
 
 def _made(spec: dict[str, Any], l: int) -> nn.Module:
-    if spec["type"] not in ("recurrent", "torch"):
-        raise ValueError(f"layer {l} has the unknown type {spec['type']!r}.")
-    arguments: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in spec["arguments"].items()
+    name = text(f"the class of layer {l}", spec["class"])
+    recurrent = spec["type"] == "recurrent"
+    if name not in (_RECURRENT if recurrent else _NAMED):
+        raise ValueError(f"layer {l} is of the unknown class {name!r}.")
+    names = (*_CELL, *(("nonlinearity",) if name == "RNN" else ())) if recurrent else LAYERS[_NAMED[name]]
+    arguments = {
+        argument: tuple(value) if isinstance(value, list) else value
+        for argument, value in check_arguments(name, spec["arguments"], names).items()
     }
-    if spec["type"] == "recurrent":
-        return Recurrent(_RECURRENT[spec["class"]](**arguments, batch_first=True), last=bool(spec["last"]))
-    layer = _NAMED[spec["class"]]
-    if set(arguments) != set(LAYERS[layer]):
-        raise ValueError(f"layer {l} has other arguments than a {spec['class']}.")
-    return layer(**arguments)
+    if recurrent:
+        last = flag("last", spec["last"])
+        return Recurrent(_RECURRENT[name](**arguments, batch_first=True), last=last)
+    return _NAMED[name](**arguments)
 
 
 def _filled(layer: nn.Module, tensors: dict[str, Tensor], l: int) -> nn.Module:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from dladmm.activations import from_module as activation_of
 from dladmm.base.container import load, save
 from dladmm.base.errors import DataError, DladmmError, InputError
+from dladmm.base.fields import fields, items, real, text, whole
 from dladmm.base.history import History, Status
+from dladmm.engine.certificate import Certificate
 from dladmm.engine.problem import State
 from dladmm.losses import LOSSES, Loss, get_loss
 from dladmm.network.chain import layers_of
-from dladmm.network.graph_module import GraphNetwork
+from dladmm.network.graph_module import GraphLayer, GraphNetwork
+from dladmm.network.soft_clip import SoftClip
 from dladmm.network.tracing import chain_layers
 from dladmm.training.layer_file import build, describe
 
 if TYPE_CHECKING:
     from dladmm.training.result import Result
+
+
+MOST_LAYERS = 10_000
+UNUSABLE = (DladmmError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError)
+"""What reading a document of another structure may raise."""
 
 
 class WeightsOnly(UserWarning):
@@ -117,25 +127,60 @@ def load_model(path: str | os.PathLike[str], *, module: nn.Module | None = None)
     tensors, meta = load(path, "model")
     given = None if module is None else chain_layers(module)
     try:
-        if given is not None and len(given) != len(meta["layers"]):
-            raise InputError(f"the network has {len(meta['layers'])} layers, the module given {len(given)}.")
+        specs = items("layers", meta["layers"], MOST_LAYERS)
+        if given is not None and len(given) != len(specs):
+            raise InputError(f"the network has {len(specs)} layers, the module given {len(given)}.")
+        by_layer = _by_layer(tensors)
         layers = [
-            build(spec, l, tensors, None if given is None else given[l])
-            for l, spec in enumerate(meta["layers"])
+            build(spec, l, by_layer[str(l)], None if given is None else given[l])
+            for l, spec in enumerate(specs)
         ]
-        graph = {"graph": True, "sequential": False}[meta["network"]]
+        _check_sizes(layers)
+        graph = text("network", meta["network"], ("graph", "sequential")) == "graph"
+        if graph and not all(isinstance(layer, GraphLayer) for layer in layers):
+            raise DataError("the network is a graph network with layers that are none")
         result = meta.get("result")
+        if result is not None:
+            text("status", fields("result", result)["status"], list(Status.__members__))
+            Certificate.from_dict(result["certificate"])
         return SavedModel(
             module=GraphNetwork(layers) if graph else nn.Sequential(*layers),
             loss=None if meta["loss"] is None else get_loss(meta["loss"]),
-            extra=dict(meta["extra"]),
+            extra=dict(fields("extra", meta["extra"])),
             status=None if result is None else Status[result["status"]],
-            history=None if result is None else History(result["history"]),
+            history=None if result is None else History.from_dict(result["history"]),
             certificate=None if result is None else dict(result["certificate"]),
-            state=_state(tensors, meta["state"]) if "state" in meta else None,
+            state=_state(tensors, fields("state", meta["state"])) if "state" in meta else None,
         )
-    except (DladmmError, LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except UNUSABLE as error:
         raise DataError(f"{path} describes no network that this library can build: {error}") from error
+
+
+def _by_layer(tensors: dict[str, Tensor]) -> defaultdict[str, dict[str, Tensor]]:
+    """The tensors of layers, by the number of the layer; all of one floating-point type."""
+    found: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        if name.startswith("layers."):
+            found[name.split(".", 2)[1]][name] = tensor
+    kinds = {tensor.dtype for own in found.values() for tensor in own.values() if tensor.is_floating_point()}
+    if len(kinds) > 1:
+        raise DataError(f"the weights are of different types: {', '.join(sorted(map(str, kinds)))}")
+    return found
+
+
+def _check_sizes(layers: list[nn.Module]) -> None:
+    """Raise where a linear layer does not take what the one before it gives, with only functions of entries between."""
+    width: int | None = None
+    for l, layer in enumerate(layers):
+        if isinstance(layer, (nn.Linear, GraphLayer)):
+            n_out, n_in = layer.weight.shape
+            if width not in (None, n_in):
+                raise DataError(f"layer {l} takes {n_in} inputs, the layers before it give {width}")
+            width = n_out
+        elif isinstance(layer, SoftClip):
+            width = layer.n_features
+        elif activation_of(layer) is None and not isinstance(layer, nn.Dropout):
+            width = None
 
 
 def _described(module: nn.Module) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
@@ -176,7 +221,7 @@ def _state_tensors(state: State) -> dict[str, Tensor]:
 
 
 def _state(tensors: dict[str, Tensor], meta: dict[str, Any]) -> State:
-    blocks = range(min(int(meta["blocks"]), len(tensors)))
+    blocks = range(whole("blocks", meta["blocks"], 0, len(tensors)))
     params = [
         {name.rsplit(".", 1)[1]: p for name, p in tensors.items() if name.startswith(f"state.params.{l}.")}
         for l in blocks
@@ -186,6 +231,6 @@ def _state(tensors: dict[str, Tensor], meta: dict[str, Any]) -> State:
         outputs=[tensors[f"state.outputs.{l}"] for l in blocks],
         predictions=[tensors[f"state.predictions.{l}"] for l in blocks],
         u=tensors["state.u"],
-        rho=float(meta["rho"]),
-        nu=float(meta["nu"]),
+        rho=real("rho", meta["rho"]),
+        nu=real("nu", meta["nu"]),
     )

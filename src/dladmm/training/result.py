@@ -97,7 +97,7 @@ def promise_of(trainer: Trainer, rho: float) -> str:
 def warn_unless_covered(trainer: Trainer) -> None:
     """Warn where a run of the paper's algorithm begins outside of its theorems: by rho, or by a loss of one's own."""
     if trainer.state.rho <= 2 * trainer.engine.risk.H:
-        warnings.warn(trainer.guarantee, ConvergenceNotGuaranteed, stacklevel=3)
+        warnings.warn(trainer.guarantee, ConvergenceNotGuaranteed, stacklevel=4)
     if not trainer.engine.risk.loss.own:
         return
     found, H = _sampled(trainer), trainer.engine.risk.H
@@ -106,14 +106,14 @@ def warn_unless_covered(trainer: Trainer) -> None:
             f"the loss is not convex: a curvature of {found.smallest:.4g} was found by sampling, and the theorems need "
             "one that is nowhere below 0. The run will not be certified.",
             ConvergenceNotGuaranteed,
-            stacklevel=3,
+            stacklevel=4,
         )
     elif found.exceeds(H):
         warnings.warn(
             f"H = {H:.4g} is too small: a curvature of {found.largest:.4g} was found by sampling the loss. The run "
             "will not be certified; give the loss a larger H (CallableLoss without H estimates it).",
             ConvergenceNotGuaranteed,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

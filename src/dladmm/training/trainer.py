@@ -122,6 +122,13 @@ class Trainer:
 
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
+        try:
+            return self._run()
+        except BaseException:
+            self._tell("on_failure")
+            raise
+
+    def _run(self) -> Result:
         if self.options.mode == "convergent" and self.baseline is None:
             warn_unless_covered(self)
         self._requested = None
@@ -276,8 +283,6 @@ class Trainer:
         """The engine as it measures, outside of iterations: nothing rounded, nothing compiled."""
         return self.engine.seen_as(how=EAGER)
 
-    # Saving and resuming ---------------------------------------------------------------------------------------
-
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything a later run needs to go on bit for bit: tensors by name, and what JSON can hold."""
         return take_snapshot(self)
@@ -285,11 +290,6 @@ class Trainer:
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Take up a snapshot of a run on the same data and network; ``fit`` then goes on where it stood."""
         resume_snapshot(self, tensors, meta)
-
-    @property
-    def iteration_kind(self) -> str:
-        """What makes an iteration, by name: a snapshot fits only a run of the same method."""
-        return self.baseline or f"dladmm {self.options.mode}"
 
     def _tell(self, hook: str, *told: Any) -> None:
         for callback in self.told():
