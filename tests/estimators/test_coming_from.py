@@ -59,7 +59,7 @@ def test_other_names_are_answered_with_the_name_here(kind, name, words):
 
 
 def test_unknown_names_are_refused_as_ever():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'wide'"):
+    with pytest.raises(TypeError, match="has no parameter 'wide'"):
         MLPClassifier(wide=3)
     assert clone(MLPClassifier((3,), class_weight="balanced")).class_weight == "balanced"
 
@@ -269,3 +269,24 @@ def test_verbose_shows_progress_everywhere(iris, capsys):
         assert capsys.readouterr().err == ""
         run(True)
         assert "loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given", "message"),
+    [
+        (
+            MLPClassifier,
+            {"max_iters": 3},
+            "MLPClassifier has no parameter 'max_iters': did you mean 'max_iter'",
+        ),
+        (
+            ModuleClassifier,
+            {"module__width": 3},
+            "goes into the function that is given as module_factory",
+        ),
+        (GCNClassifier, {"qqqq": 1}, "GCNClassifier has no parameter 'qqqq': there are activation"),
+    ],
+)
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(estimator, given, message):
+    with pytest.raises(TypeError, match=message):
+        estimator(**given)

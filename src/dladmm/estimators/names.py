@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any, Self
 
 from dladmm.base.errors import InputTypeError
@@ -55,6 +56,7 @@ class Named:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         _answer(cls, kwargs)
+        _refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
     def set_params(self, **params: Any) -> Self:
@@ -67,3 +69,17 @@ def _answer(cls: type, given: dict[str, Any]) -> None:
     for name in given:
         if name in ANSWERS and name not in cls._get_param_names():  # type: ignore[attr-defined]
             raise InputTypeError(f"{cls.__name__} has no parameter {name!r}: {ANSWERS[name]}")
+
+
+def _refuse_unknown(cls: type, given: dict[str, Any]) -> None:
+    """Raise for a name that nobody has, with the nearest of those that are there."""
+    known = cls._get_param_names()  # type: ignore[attr-defined]
+    for name in given:
+        if name in known:
+            continue
+        if name.startswith("module__"):
+            hint = "what the network is made with goes into the function that is given as module_factory."
+        else:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+        raise InputTypeError(f"{cls.__name__} has no parameter {name!r}: {hint}")
