@@ -148,3 +148,14 @@ def test_streaming_runs_have_no_verdict_of_a_theory(tmp_path):
     (run,) = read_report(tmp_path).runs
     assert run.verdict is None
     assert json.loads((tmp_path / "metrics.json").read_text())["certificate"]["streaming"]
+
+
+def test_a_streaming_run_has_no_panel_of_promises_and_cross_fitted_figures_are_of_unseen_rows(tmp_path):
+    columns = history(primal_residual=[0.0] * 12, stationarity=[None] * 12, dual_optimality=[0.0] * 12)
+    make_run(tmp_path, columns, certificate={"streaming": True}, mode="cross-fitted")
+    (figures,) = figures_of(group_runs(read_report(tmp_path).runs))
+    labels = {figure.title: [entry.label for entry in figure.entries] for figure in figures}
+    assert labels["Accuracy"] == ["Training accuracy", "Unseen accuracy"]
+    assert "Training objective" in labels
+    assert "Residuals" not in labels
+    assert "What the theory speaks of" not in labels

@@ -56,6 +56,10 @@ EXPLANATIONS = {
     "dual_optimality": "How far the multiplier is from what Lemma 2 says of it.",
 }
 
+OF_A_SAMPLE = (
+    "The objective on a fixed sample of the training rows; the theory promises nothing of this mode."
+)
+
 FEASIBILITY = ("primal_residual", "dual_optimality")
 """Zero by construction for methods that have no constraint to meet."""
 
@@ -152,12 +156,23 @@ def figures_of(groups: Sequence[DatasetGroup]) -> list[list[Figure]]:
 
 def _figures_of_one_method(group: DatasetGroup) -> list[Figure]:
     variant = group.variants[0]
-    return [
-        _figure(group, title, title, unit, entries)
-        for title, unit, columns in PANELS
-        if (entries := [Entry(QUANTITIES[c], i, _curves(variant, c)) for i, c in enumerate(columns)])
-        and any(entry.curves for entry in entries)
-    ]
+    held = "Unseen" if variant.runs[0].method == "cross-fitted" else "Test"
+    streaming = all((run.certificate or {}).get("streaming") for run in variant.runs)
+    figures = []
+    for title, unit, columns in PANELS:
+        entries = [
+            Entry(QUANTITIES[c].replace("Test", held), i, _curves(variant, c)) for i, c in enumerate(columns)
+        ]
+        drawn = [
+            e for c, e in zip(columns, entries, strict=True) if not (c in FEASIBILITY and _always_zero(e))
+        ]
+        if not any(entry.curves for entry in drawn):
+            continue
+        figure = _figure(group, title, title, unit, drawn)
+        if streaming and "lagrangian" in columns:
+            figure = replace(figure, title="Training objective", explanation=OF_A_SAMPLE)
+        figures.append(figure)
+    return figures
 
 
 def _figures_of_methods(group: DatasetGroup, styles: dict[str, int]) -> list[Figure]:
