@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import distributed_tasks as tasks
-from distributed_pool import Pool
+from distributed_pool import PATIENCE, Pool
 from dladmm.training.checkpoint import checkpoints
 
 WORLDS = (2, 3, 4)
@@ -298,7 +298,7 @@ def test_a_rank_that_dies_or_hangs_ends_the_others_within_the_timeout(how, limit
         for pipe in few.pipes:
             pipe.send((tasks.failing, 3, (how,)))
         for rank in (0, 2):
-            assert few.pipes[rank].poll(20)
+            assert few.pipes[rank].poll(PATIENCE)  # its process may have to import torch first
             _, error = few.pipes[rank].recv()
             assert error.startswith(f"DistributedError: rank {rank} of 3 waited in vain for the others")
     finally:

@@ -123,9 +123,13 @@ def test_coauthor_features_and_split(name, stored, top, real_data):
     assert graph.x.nnz == stored
     assert datasets.load(name, data_dir=real_data, counts=True).x.max() == top
     assert graph.y[graph.train_mask].bincount().tolist() == [100] * graph.n_classes
-    again, other = (datasets.load(name, data_dir=real_data, seed=seed) for seed in (0, 1))
-    assert graph.test_mask.equal(again.test_mask)
-    assert not graph.test_mask.equal(other.test_mask)
+    papers, drawn, other = (
+        datasets.load(name, data_dir=real_data, **which)
+        for which in ({"split": "paper"}, {"seed": 0}, {"seed": 1})
+    )
+    assert graph.test_mask.equal(papers.test_mask)
+    assert not graph.test_mask.equal(drawn.test_mask)
+    assert not drawn.test_mask.equal(other.test_mask)
     assert (np.diff(graph.adjacency().indptr) > 0).all()
 
 
