@@ -28,6 +28,7 @@ def with_tables(page: str) -> str:
         "classification": lambda: results_table("classification"),
         "regression": lambda: results_table("regression"),
         "depth": lambda: results_table("depth"),
+        "large": large_table,
         "realmlp": lambda: results_table("classification", "tabular-realmlp"),
         "realmlp_regression": lambda: results_table("regression", "tabular-realmlp"),
     }
@@ -50,6 +51,18 @@ def results_table(part: str, record: str = "tabular-defaults") -> str:
     first = "accuracy" if classes else "mean R^2"
     heads = ("method", first, second, "mean rank", "ours won / tied / lost", "our time over its, median")
     return "\n".join(markdown_table(heads, rows))
+
+
+def large_table() -> str:
+    """Accuracy or R^2 of every method on every larger table, with the seconds of the fit."""
+    runs = _record("tabular-large")["runs"]
+    methods = list(dict.fromkeys(run["method"] for run in runs))
+    rows = []
+    for table in dict.fromkeys(run["table"] for run in runs):
+        own = {run["method"]: run for run in runs if run["table"] == table}
+        shown = (f"{own[m]['score']:.4f} ({own[m]['seconds']:.1f} s)" for m in methods)
+        rows.append((f"{table}, {own['ours']['rows']:,} rows", *shown))
+    return "\n".join(markdown_table(("table", *(NAMES[m] for m in methods)), rows))
 
 
 def readme_rows() -> list[tuple[str, ...]]:

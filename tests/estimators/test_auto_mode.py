@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
 from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
-from dladmm.api.cross_fit import COPIES, COPIES_OF_SMALL, batch_rows, copies_for, folds_of
+from dladmm.api.cross_fit import COPIES, COPIES_OF_SMALL, batch_rows, constants_for, copies_for, folds_of
 from dladmm.engine.rounds import Rounds, looks
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.network.soft_clip import LIMIT, SoftClip
@@ -283,6 +283,11 @@ def test_folds_are_even_in_every_class():
 def test_batches_and_copies_follow_the_number_of_rows():
     assert [batch_rows(n) for n in (20, 256, 800, 1024, 40_000)] == [32, 32, 100, 128, 128]
     assert [copies_for(n) for n in (20, 999, 1000, 40_000)] == [8, 8, 4, 4]
+
+
+def test_large_tables_slow_down():
+    assert constants_for(4999, "classification").slowing is None
+    assert [constants_for(5000, kind).slowing for kind in ("classification", "regression")] == [100, 1000]
 
 
 def test_rounds_hold_the_passes_between_two_looks():

@@ -58,8 +58,8 @@ CONSTANTS = StreamingOptions(
 )
 """Shorter steps and a sharper metric than for images: on tables the step rule is what keeps from overfitting."""
 
-SLOWING = {"classification": 100.0, "regression": 1000.0}
-"""Steps shrink with their number, so that large tables, which make many, do not lose units to the noise of batches."""
+LARGE_TABLE, SLOWING = 5000, {"classification": 100.0, "regression": 1000.0}
+"""From so many rows on steps shrink with their number: many of them, as a large table makes, lose units to noise."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def fit_cross_fitted(
             max_iter=len(batches.ends),
             dropout=0.0,
             scale_inputs=False,
-            streaming=constants or replace(CONSTANTS, slowing=SLOWING[loss.kind]),
+            streaming=constants or constants_for(n_rows, loss.kind),
             diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
         ),
         params=params,
@@ -176,6 +176,11 @@ def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds:
 def copies_for(n_rows: int) -> int:
     """8 copies for small tables, else 4."""
     return COPIES_OF_SMALL if n_rows < SMALL_TABLE else COPIES
+
+
+def constants_for(n_rows: int, kind: str) -> StreamingOptions:
+    """Those of streaming mode; large tables slow down."""
+    return replace(CONSTANTS, slowing=SLOWING[kind]) if n_rows >= LARGE_TABLE else CONSTANTS
 
 
 def batch_rows(n_rows: int) -> int:
