@@ -59,7 +59,7 @@ def test_best_values_are_the_best_not_the_last():
     assert fitted.best_loss_ == 1.0
     assert fitted.validation_scores_ == [0.5, 0.9, 0.7]
     assert fitted.best_validation_score_ == 0.9
-    fitted.history_ = History({"loss": [3.0], "val_r2": [0.1, 0.3, 0.2]})
+    fitted.history_ = History({"loss": [3.0, 2.0, 1.0], "val_r2": [0.1, 0.3, 0.2]})
     assert fitted.best_validation_score_ == 0.3
 
 

@@ -67,7 +67,7 @@ LIST = """
 [[fault]]
 name = "caught"
 file = "reproduce/verdicts.py"
-old = "return BETTER if gain > 0 else DIFFERS"
+old = "return BETTER if gain > 0 and not baseline else DIFFERS"
 new = "return DIFFERS"
 wrong = "Nothing is better."
 tests = ["tests/reproduce/test_verdicts.py::test_accuracies_are_judged_by_their_standard_error"]
@@ -75,8 +75,8 @@ tests = ["tests/reproduce/test_verdicts.py::test_accuracies_are_judged_by_their_
 [[fault]]
 name = "harmless"
 file = "reproduce/verdicts.py"
-old = "Seconds, or memory: less is better."
-new = "Seconds and memory."
+old = "Seconds on two machines: near enough, or no verdict."
+new = "Seconds on two machines."
 wrong = "A docstring changes."
 tests = ["tests/reproduce/test_verdicts.py::test_accuracies_are_judged_by_their_standard_error"]
 """
