@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from mutants.__main__ import failed, summary
-from mutants.faults import LISTS, ROOT, all_faults, chosen
+from mutants.faults import ROOT, SOURCES, Fault, all_faults, chosen
 from mutants.trying import Outcome
 
 FAULTS = all_faults()
@@ -63,39 +65,31 @@ def test_what_survives_fails_the_run_unless_it_is_explained():
     assert "40" in summary(caught)
 
 
-LIST = """
-[[fault]]
-name = "caught"
-file = "reproduce/verdicts.py"
-old = "return BETTER if gain > 0 and not baseline else DIFFERS"
-new = "return DIFFERS"
-wrong = "Nothing is better."
-tests = ["tests/reproduce/test_verdicts.py::test_accuracies_are_judged_by_their_standard_error"]
-
-[[fault]]
-name = "harmless"
-file = "reproduce/verdicts.py"
-old = "Seconds on two machines: near enough, or no verdict."
-new = "Seconds on two machines."
-wrong = "A docstring changes."
-tests = ["tests/reproduce/test_verdicts.py::test_accuracies_are_judged_by_their_standard_error"]
-"""
+def as_toml(fault: Fault) -> str:
+    """A fault as an entry of a list."""
+    lines = [
+        f"{name} = {json.dumps(getattr(fault, name))}"
+        for name in ("name", "file", "old", "new", "wrong", "tests")
+    ]
+    return "\n".join(["[[fault]]", *lines, ""])
 
 
 @pytest.mark.slow  # a process that imports torch, and two that import the library
 def test_two_are_tried(tmp_path: Path):
     """One that its test catches, one that nothing can: the program tells them apart and fails for the second."""
-    (tmp_path / "two.toml").write_text(LIST, encoding="utf-8")
+    noticed = next(fault for fault in FAULTS if fault.name == "worse-is-better")
+    (title, *_) = (SOURCES / noticed.file).read_text(encoding="utf-8").splitlines()
+    harmless = replace(noticed, name="harmless", old=title, new=title + "  # in other words")
+    (tmp_path / "two.toml").write_text(as_toml(noticed) + as_toml(harmless), encoding="utf-8")
     command = [sys.executable, "-m", "mutants", "--lists", str(tmp_path), "--workers", "1", "--no-baseline"]
     around = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     }
     done = subprocess.run(command, cwd=ROOT, env=around, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"caught +[\d.]+ s  caught  by tests/reproduce/test_verdicts.py::", done.stdout)
+    assert re.search(r"caught +[\d.]+ s  worse-is-better  by tests/reproduce/test_verdicts.py::", done.stdout)
     assert "survived: harmless" in done.stdout
     assert "1 of 2 faults caught" in done.stdout
-    assert LISTS.is_dir()
 
 
 def test_examples_of_the_suite_are_the_same_every_time_and_nightly_ones_are_not():
