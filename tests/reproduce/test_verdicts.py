@@ -45,6 +45,15 @@ def test_a_baseline_is_never_better_than_the_papers():
     assert said == ["agrees", "differs", "differs"]
 
 
+def test_better_is_said_of_our_own_method_alone():
+    paper, higher = Mean(0.81, 0.001, 10), Mean(0.85, 0.001, 10)
+    assert verdicts.accuracy(paper, higher) == "better"
+    assert verdicts.accuracy(paper, higher, baseline=True) == "differs"
+    near = Mean(0.818, 0.001, 10)
+    assert verdicts.accuracy(paper, near) == "agrees"
+    assert verdicts.accuracy(paper, near, baseline=True) == "differs"
+
+
 def test_costs_exponents_and_claims_are_judged():
     said = [verdicts.cost(10, ours) for ours in (4, 6, 19, 21)]
     assert said == ["another machine", "agrees", "agrees", "another machine"]
