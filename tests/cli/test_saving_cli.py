@@ -1,12 +1,15 @@
-"""What a run of the command line writes: checked before training, the model first, nothing that is not finite."""
+"""What a run of the command line reads and writes: checked before it is read or trained on, the model first."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
 
 from command_line import in_this_process as dladmm
 from dladmm import load_model
+from dladmm.cli.run_config import read_toml
 from dladmm.training import run_folder
 
 TRAIN = ("--hidden", "3", "--mode", "accelerated", "--max-iter", "1", "--out", "run")
@@ -52,3 +55,36 @@ def test_predictions_that_are_not_finite_are_an_error(table):
     head, row = (table / "new.predictions.csv").read_text().splitlines()
     assert head == "prediction,p(=1+1),p(=2+2)"
     assert row.startswith("'=")  # no formula for a spreadsheet
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "dotted", "dotted and quoted", "large"])
+def test_a_file_of_settings_is_looked_at_before_it_is_read(tmp_path, kind):
+    path = tmp_path / "run.toml"
+    if kind == "device":
+        path = "/dev/zero"
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "large":
+        path.write_text("hidden = [3]\n" * 30_000)
+    else:
+        part = "a" if kind == "dotted" else '"="'
+        path.write_text(f"{part}{f'.{part}' * 20_000} = 1\n")
+    done = dladmm("train", "mlp", "--config", path, cwd=tmp_path)
+    assert done.returncode == 2
+    words = {"device": "a pipe or a device", "pipe": "a pipe or a device", "large": "at most 262,144"}
+    assert words.get(kind, "more than 16 dots") in done.stderr
+
+
+def test_dots_in_values_and_comments_are_none_of_names(tmp_path):
+    names = [f"a.b.c.{k}" for k in range(30)]
+    (tmp_path / "run.toml").write_text(f"# {'.' * 100}\ndrop = {names!r}\nseed = 3\n")
+    assert read_toml(tmp_path / "run.toml") == {"drop": names, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    "words", [("/dev/zero", "--data", "no.npz"), ("no.certificate", "--data", "X=/dev/zero")]
+)
+def test_a_certificate_is_not_read_from_a_device(tmp_path, words):
+    done = dladmm("verify", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "/dev/zero is a folder, a pipe or a device" in done.stderr

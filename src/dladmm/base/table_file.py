@@ -29,9 +29,7 @@ def regular_file(path: Path) -> os.stat_result:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path} could not be read: {reason}.") from error
     if not stat.S_ISREG(facts.st_mode):
-        raise DataError(
-            f"{path} is a folder, a pipe or a device, not a file; save the table to a file first."
-        )
+        raise DataError(f"{path} is a folder, a pipe or a device, not a file; save it to a file first.")
     return facts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.errors import DataError, InputError
+from dladmm.base.table_file import regular_file
 
 RESUMABLE = {"max_iter", "device", "out", "max_memory"}
 """Settings that may change when a run is resumed."""
@@ -185,13 +187,27 @@ def stored(folder: Path) -> RunConfig:
     return _checked(read_toml(folder / "config.toml"))
 
 
+MOST_BYTES, MOST_DOTS = 2**18, 16
+"""Of a file of settings, and of a name in it: a name of 50,000 parts takes gigabytes to be understood."""
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
+_COMMENT = re.compile(r"#[^\n]*")
+_NO_KEY = re.compile(r"[^\w.\- \t]")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; raises DataError if it cannot be read."""
+    """The content of a TOML file; raises DataError if it cannot be read, before much of it is."""
+    size = regular_file(path).st_size
+    if size > MOST_BYTES:
+        raise DataError(f"{path} has {size:,} bytes; a file of settings has at most {MOST_BYTES:,}.")
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist.") from error
+        text = path.read_bytes().decode("utf-8")
+        if any(
+            part.count(".") > MOST_DOTS for part in _NO_KEY.split(_COMMENT.sub("", _QUOTED.sub("_", text)))
+        ):
+            raise DataError(f"{path} is no file of settings: a name in it has more than {MOST_DOTS} dots.")
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except DataError:
+        raise
     # ValueError: bad TOML, bad UTF-8, a number of 5,000 digits
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not a TOML file: {error}") from error
