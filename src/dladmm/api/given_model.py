@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from dladmm.base.errors import InputError
+from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Dropout
 from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain, takes_tokens
 from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
+
+
+def check_settings(words: dict[str, Any], method: Any, options: dict[str, Any]) -> None:
+    """Raise where a setting is of a type that no setting has: text that is none, arrays in the place of a number."""
+    for name, value in words.items():
+        if not isinstance(value, str):
+            raise InputTypeError(f"{name} must be a name, a text, got {value!r}.")
+    for name, value in options.items():
+        if isinstance(value, (np.ndarray, Tensor)) and value.ndim > 0:
+            raise InputTypeError(
+                f"{name} must be a single value, got an array of shape {tuple(value.shape)}."
+            )
+    if not isinstance(options.get("verbose", False), int):
+        raise InputTypeError(f"verbose must be True or False, got {options['verbose']!r}.")
+    if method is not None and not callable(method):
+        raise InputTypeError(
+            f"method must be a function such as those of dladmm.baselines, or None, got {method!r}."
+        )
+
+
+def check_hidden(hidden: Any) -> None:
+    """Raise unless ``hidden`` is a sequence of whole numbers; how large they are is the network's to say."""
+    if isinstance(hidden, (str, bytes)) or not isinstance(hidden, Iterable):
+        raise InputError(f"hidden must be a list of whole numbers, one per hidden layer, got {hidden!r}.")
+    if not all(isinstance(n, Integral) for n in hidden):
+        raise InputError(f"hidden must hold whole numbers (widths of hidden layers), got {hidden!r}.")
 
 
 def check_names(model: Any, init: str, prox: str, method: MethodFactory | None, streams: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
 from dladmm.api.choosing import with_mode
-from dladmm.api.given_model import check_chain, check_names, init_of
+from dladmm.api.given_model import check_chain, check_names, check_settings, init_of
 from dladmm.api.handing_back import COMPARED_ROWS
 from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
@@ -92,6 +92,8 @@ def sample_trainer(
     ``one_class``: targets may be of one class only, as those of one call of ``partial_fit``.
     """
     comm = ALONE if communicator is None else communicator
+    others = {"scale_targets": scale_targets, "device": device, "regularizer": regularizer}
+    check_settings({"preset": preset, "init": init, "prox": prox}, method, options | others)
     options = with_mode(options, X, comm, preset=preset, prox=prox, method=method)
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dladmm.api.arguments import fresh_parameters, shard_samples
 from dladmm.api.handing_back import check_same_outputs, copy_into
 from dladmm.api.sample_problem import EstimatedConstant, sample_trainer
-from dladmm.base.errors import BatchError
+from dladmm.base.errors import BatchError, InputTypeError
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.method import MethodFactory
@@ -128,6 +128,8 @@ def train(
     >>> result.status.name
     'MAX_ITER'
     """
+    if not isinstance(verbose, (bool, int)):
+        raise InputTypeError(f"verbose must be True or False, got {verbose!r}.")
     prepared = sample_trainer(
         model,
         X,

@@ -14,6 +14,7 @@ from torch import nn
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.choosing import with_graph_mode
+from dladmm.api.given_model import check_hidden, check_settings
 from dladmm.api.graph_checks import (
     refuse_beside_model,
     refuse_in_streaming,
@@ -162,6 +163,16 @@ def train_graph(
     'MAX_ITER'
     """
     comm = ALONE if communicator is None else communicator
+    others: dict[str, Any] = {
+        "mu": mu,
+        "random_state": random_state,
+        "rows": rows,
+        "device": device,
+        "verbose": verbose,
+    }
+    others |= {"regularizer": regularizer, "self_training": self_training}
+    check_settings({"preset": preset, "prox": prox}, method, options | others)
+    check_hidden(hidden)
     if mu is not None:
         if "nu" in options:
             raise InputError("mu and nu are two names of one setting; give one of them.")

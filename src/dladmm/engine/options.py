@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from dladmm.base.errors import InputError
+from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.spec import check_setting
 from dladmm.compute.execution import Execution, Precision
 from dladmm.engine.accelerated import Accelerated
@@ -147,6 +147,8 @@ class TrainOptions:
         check_setting(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
         for name in ("scale_inputs", "compile"):
             check_setting(self, name, bool, "True or False")
+        if not isinstance(self.streaming, StreamingOptions):
+            raise InputTypeError(f"streaming must be StreamingOptions(...), got {self.streaming!r}.")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
         if self.precision not in get_args(Precision):
