@@ -251,7 +251,7 @@ REFUSED_CALLS: REFUSED = [
     ("gcn hidden", lambda: train_graph(X, EDGES, Y, MASK, hidden=(0,), max_iter=2),
      InputError, "widths must be whole numbers >= 1, got [4,"),
     ("gcn hidden str", lambda: train_graph(X, EDGES, Y, MASK, hidden="ab", max_iter=2),
-     InputError, "widths must be whole numbers >= 1, got [4,"),
+     InputError, "hidden must be a list of whole numbers"),
 ]
 
 ACCEPTED_CALLS = [
