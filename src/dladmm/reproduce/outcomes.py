@@ -179,11 +179,13 @@ def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any])
 def _told(e: Experiment, evidence: Evidence, dataset: str, method: str, verdict: str) -> str:
     """The mean; of how many where some are missing, and whether the runs were higher on the way where it differs."""
     ours, highest = evidence.accuracy(dataset, method), evidence.highest(dataset, method)
-    if ours is None or highest is None:
+    if ours is None:
         return "-"
     asked = e.seeds_of(method)
     few = "" if ours.count == asked else f" ({ours.count} of {asked})"
-    best = f", highest on the way {highest.value:.4f}" if verdict == verdicts.DIFFERS else ""
+    best = ""
+    if verdict == verdicts.DIFFERS and highest is not None:
+        best = f", highest on the way {highest.value:.4f}"
     return f"{ours}{few}{best}"
 
 
