@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from statistics import mean, pstdev
+from statistics import mean, stdev
 from typing import Any
 
 from graphs import ASKED
@@ -38,4 +38,4 @@ def splits_table() -> str:
 def _cell(runs: list[dict[str, Any]], learner: str) -> str:
     found = [row[learner] for row in runs]
     seconds = mean(row[f"{learner}_seconds"] for row in runs)
-    return f"{mean(found):.4f} +- {pstdev(found):.4f} ({seconds:.1f} s)"
+    return f"{mean(found):.4f} +- {stdev(found):.4f} ({seconds:.1f} s)"

@@ -11,6 +11,7 @@ from convergent import train
 from dladmm.api.handing_back import ModuleDiffers, RoundedScaling, check_same_outputs
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.network.chain import from_module
+from dladmm.network.scaling import Scaling
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
@@ -48,3 +49,21 @@ def test_rounding_of_the_folded_scaling_is_said():
 def test_what_cannot_be_tried_is_refused_in_words(bad):
     with pytest.raises((InputError, InputTypeError), match="X "):
         train(nn.Sequential(nn.Linear(5, 2)), bad, Y, mode="accelerated", max_iter=1)
+
+
+def test_scaling_is_folded_in_float64():
+    """Means a million times the deviation: folded in float32, b is wrong by more than it is large."""
+    generator = torch.Generator().manual_seed(0)
+    x = 3e6 + torch.randn(50, 40, generator=generator, dtype=torch.float64)
+    shift, scale = x.mean(0).float(), x.std(0).float()
+    W = torch.randn(3, 40, generator=generator) * scale
+    W = W - scale * (W / scale).mean(
+        1, keepdim=True
+    )  # W shift is nearly 0: b is small, and what is lost shows
+    params = [{"W": W, "b": torch.randn(3, generator=generator)}]
+    folded = Scaling(shift, scale).fold(params)[0]
+    assert folded["W"].dtype == folded["b"].dtype == torch.float32
+    wanted = ((x - shift.double()) / scale.double()) @ params[0]["W"].double().T + params[0]["b"].double()
+    found = x @ folded["W"].double().T + folded["b"].double()
+    # What is left is the rounding of b itself, which holds W shift
+    assert float((found - wanted).abs().max()) <= float(folded["b"].abs().max()) * 2**-24 + 1e-5

@@ -80,3 +80,12 @@ def test_every_table_stands_below_a_command():
             command = re.search(r"^    (dladmm|python) ", part, re.M)
             assert command, part[:80]
             assert command.start() < part.index("\n| "), part[:80]
+
+
+def test_the_sparse_product_grows_faster_than_an_iteration():
+    """What docs/performance.md says of the edges of a graph is what its record says."""
+    exponents = read("performance-growth-cpu")["exponents"]
+    edges = {row["mode"]: row["exponent"] for row in exponents if row["axis"] == "edges"}
+    product = edges.pop("bare product")
+    assert edges
+    assert all(1.0 < exponent < 1.3 and exponent < product for exponent in edges.values())
