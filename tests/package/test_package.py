@@ -97,3 +97,19 @@ def test_demo_prints_table_certificate_and_folder_and_writes_the_run(tmp_path, m
         for data in ("digits", "karate"):
             assert (tmp_path / "run" / data / name).stat().st_size > 0
     assert len((tmp_path / "run" / "digits" / "history.csv").read_text(encoding="utf-8").splitlines()) == 7
+
+
+def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(monkeypatch):
+    from dladmm import __main__
+
+    class Interrupts:
+        def find_spec(self, name, path=None, target=None):
+            if name == "dladmm.cli.app":
+                raise KeyboardInterrupt
+            return
+
+    monkeypatch.delitem(sys.modules, "dladmm.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 130
