@@ -7,6 +7,7 @@ import io
 import json
 import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
@@ -63,3 +64,18 @@ def run_benchmark(name, *arguments, **environment):
             torch.set_num_threads(threads)
     assert not code, err.getvalue()
     return json.loads(out.getvalue()), err.getvalue()
+
+
+def run_benchmark_apart(name, *arguments, **environment):
+    """The same in a process of its own: a process begins with the peak memory of the one that started it."""
+    script = (
+        f"import runpy, sys\nfor name in {ABSENT}: sys.modules[name] = None\n"
+        f"runpy.run_path({str(BENCHMARKS / name)!r}, run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments, "--json"],
+        capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from running_benchmarks import BENCHMARKS, run_benchmark
+from running_benchmarks import BENCHMARKS, run_benchmark_apart
 
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -23,7 +23,7 @@ from dladmm.reproduce import paper
 def run(tmp_path_factory):
     empty = str(tmp_path_factory.mktemp("no data"))
     sizes = ["--datasets", "karate", "cora", "--hidden", "4", "16", "--repeats", "2", "--threads", "1"]
-    return run_benchmark("gcn.py", *sizes, DLADMM_DATA=empty, XDG_CACHE_HOME=empty)
+    return run_benchmark_apart("gcn.py", *sizes, DLADMM_DATA=empty, XDG_CACHE_HOME=empty)
 
 
 def test_every_cell_of_a_data_set_that_is_there_has_a_row_and_the_others_are_named(run):
