@@ -116,7 +116,7 @@ COMMANDS: list[tuple[tuple[str, ...], str]] = [
     (("train", "mlp", "--config", "deep.toml"), "is not a TOML file"),
     (("train", "mlp", "--config", "digits.toml"), "is not a TOML file"),
     (("train", "mlp", "--config", "binary.csv"), "is not a TOML file"),
-    (("train", "mlp", "--config", "."), "is not a TOML file"),
+    (("train", "mlp", "--config", "."), "is a folder, a pipe or a device"),
     (("train", "mlp", "--config", "absent"), "absent does not exist"),
     (("train", "mlp", "--config", "unknown.toml"), "unknown setting learning_rate"),
     *((("train", "mlp", "--config", f"type-{name}.toml"), f"setting {name} has the wrong type")

@@ -17,6 +17,9 @@ from dladmm.base.spec import number
 
 _INF = float("inf")
 
+FEW_ENTRIES, MANY_PARTS = 1024, 64
+"""The margin from ties is measured in parts of so many entries at least, and in no more parts than these."""
+
 
 class Piece(NamedTuple):
     """f(z) = slope z + intercept for start <= z, up to the start of the next piece."""
@@ -67,7 +70,10 @@ class PiecewiseLinear(Activation):
         if not self.continuous:
             return None
         smallest = _INF
-        for m_part, a_part in parts(m.double(), a.double()):
+        # Small parts: this is measured once, when the run is over, and must not be what its memory is planned by
+        size = max(FEW_ENTRIES, m.numel() // MANY_PARTS)
+        for m_part, a_part in zip(*(torch.split(of.reshape(-1), size) for of in (m, a)), strict=True):
+            m_part, a_part = m_part.double(), a_part.double()
             best = self.project(m_part, a_part, weight)
             f_best = self(best)
             for z, f in self._candidates(m_part, a_part, weight):

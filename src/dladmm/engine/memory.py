@@ -36,6 +36,9 @@ DROP_BYTES = 32
 CHUNK = 1 << 21
 """Entries of a chunk on the CPU at most: larger ones are no faster, and leave larger holes in the process's memory."""
 
+COPIED_Z = 20_000_000
+"""Entries up to which convergent mode copies the hidden z, to measure how far they move (``z_steps``)."""
+
 MARGIN = 0.97
 """The part of a limit that is planned with: the estimate is not exact."""
 
@@ -147,16 +150,22 @@ class Needs:
         o, N, size = self.options, self.n_rows, self._size
         links = (3 if self._accelerated else 2) * sum(self._widths)
         ends = (3 if self._accelerated else 2) * self._outputs + self.counts
-        copies = 0
+        copies = held_out = 0
         if self.at_once is None:
             copies = int(self.cast or o.scale_inputs) + int(o.dropout > 0)
             held_out = self.n_validation * self._n_in * int(self.cast or o.scale_inputs)
-        else:
-            held_out = 0
+            links += self._copied
         entries = N * (links + ends + copies * self._n_in) + held_out + self.n_validation * self._outputs
         entries += (4 if self._accelerated else 2) * self._parameters
         entries += self._buffers
         return entries * size + (8 * N if o.dropout > 0 else 0)
+
+    @property
+    def _copied(self) -> int:
+        """Width of all hidden z, where they are copied before an iteration."""
+        pairs = zip(self._widths, self.chain.blocks[1:], strict=False)
+        hidden = sum(width for width, block in pairs if block.kind == "entrywise")
+        return hidden if self.options.mode == "convergent" and self.n_rows * hidden <= COPIED_Z else 0
 
     @property
     def _buffers(self) -> int:
@@ -193,9 +202,7 @@ class Needs:
     @property
     def _gradients(self) -> int:
         """Accelerated mode with a penalty: the gradient of R in every link."""
-        if self.penalty.is_zero:
-            return 0
-        return self.n_rows * sum(self._widths) * self._size
+        return 0 if self.penalty.is_zero else self.n_rows * sum(self._widths) * self._size
 
     @property
     def _inputs(self) -> int:

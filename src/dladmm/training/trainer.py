@@ -43,7 +43,7 @@ from dladmm.training.diagnostics import (
 )
 from dladmm.training.passes import Passes
 from dladmm.training.result import Result, promise_of, warn_unless_covered
-from dladmm.training.z_steps import hidden_z, moved_z
+from dladmm.training.z_steps import copied_z, moved_z
 
 
 class Trainer:
@@ -227,7 +227,7 @@ class Trainer:
     def _iterate(self, k: int) -> Status | None:
         """One iteration and its row of the history; a status when there is no next iterate."""
         due = k % self._every == 0 or k == self.options.max_iter
-        z = hidden_z(self) if due and self.options.mode == "convergent" else None
+        z = copied_z(self) if due and self.options.mode == "convergent" else None
         began = time.perf_counter()
         with product_precision(self.options.precision):
             signs = self._advance()
