@@ -129,6 +129,20 @@ def test_a_tie_of_the_argmin_has_margin_zero(name):
     assert away > 0.01
 
 
+def test_the_margin_is_that_of_the_entry_nearest_to_a_tie_by_hand():
+    """relu with weight w: the minimisers on its two pieces are min(m, 0) and max((m + w a)/(1 + w), 0)."""
+    generator, w = torch.Generator().manual_seed(0), 1.7
+    m, a = (torch.randn(3000, generator=generator, dtype=torch.float64) for _ in range(2))  # several parts
+
+    def cost(z: torch.Tensor) -> torch.Tensor:
+        return (z - m).square() + w * (a - z.clamp_min(0)).square()
+
+    left, right = m.clamp_max(0), ((m + w * a) / (1 + w)).clamp_min(0)
+    apart = (left - right).square()
+    expected = ((cost(left) - cost(right)).abs() / apart)[apart > 0].min()
+    assert get_activation("relu").tie_margin(m, a, w) == pytest.approx(float(expected), rel=1e-6)
+
+
 def test_margins_that_need_no_measuring_or_cannot_be_measured():
     m, a = torch.tensor([1.0]), torch.tensor([-1.0])
     assert get_activation("identity").tie_margin(m, a) == math.inf

@@ -12,7 +12,7 @@ from torch import Tensor
 from dladmm.base.spec import number
 from dladmm.regularizers.base import Regularizer
 
-BISECTIONS = 60
+DOUBLINGS, BISECTIONS = 200, 60
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class L4(Regularizer):
         # prox commutes with the scale of W, so that the search is over numbers of order 1
         scaled = W.double() / largest
         low, high = 0.0, 1.0
-        while _pull(scaled, high) < weight:
+        for _ in range(DOUBLINGS):
+            if not _pull(scaled, high) < weight:
+                break
             low, high = high, 4 * high
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
