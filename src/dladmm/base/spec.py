@@ -91,3 +91,14 @@ def number(argument: str, value: object, *, low: float = -float("inf"), strict: 
         bound = "" if low == -float("inf") else f" {'>' if strict else '>='} {low:g}"
         raise InputError(f"{argument} must be a finite number{bound}; got {value!r}")
     return result
+
+
+def plain_values(value: Any, otherwise: Callable[[Any], str] = str) -> Any:
+    """The same as JSON can hold it: what it cannot, and numbers that are not finite, by ``otherwise``."""
+    if isinstance(value, dict):
+        return {str(key): plain_values(item, otherwise) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_values(item, otherwise) for item in value]
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else otherwise(value)

@@ -27,6 +27,7 @@ from dladmm.base.atomic import replacing
 from dladmm.base.container import save
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
+from dladmm.base.spec import plain_values
 from dladmm.blocks import Affine, Elementwise, GraphConv
 from dladmm.compute.sparse import scipy_matrix
 from dladmm.engine.certificate import Certificate
@@ -159,7 +160,7 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         "C1": last_layer_rate(state.rho, risk.H),
         "start": trainer.start,
         "exempt": list(trainer.exempt),
-        "options": _written(asdict(trainer.options)),
+        "options": plain_values(asdict(trainer.options)),
         "history": {name: history[name] for name in HISTORY},
         "moves": list(trainer.history.moves),
         "end": _end(*double),
@@ -201,13 +202,3 @@ def _end(engine: Any, state: Any) -> dict[str, float | None]:
     if not engine.chain.continuous:  # the ends of a jump function's steps depend on the type of z
         values["stationarity"] = None
     return {name: value if value is None or math.isfinite(value) else None for name, value in values.items()}
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _written(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_written(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return value if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dladmm._version import __version__
 from dladmm.base.errors import InputError
+from dladmm.base.spec import plain_values
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.sparse import scipy_matrix
 
@@ -72,7 +73,7 @@ def _read(trainer: Trainer) -> dict[str, Any]:
             "random_state": trainer.seed,
         },
     }
-    plain: dict[str, Any] = json.loads(json.dumps(_plain(found)))
+    plain: dict[str, Any] = json.loads(json.dumps(plain_values(found, _words)))
     return plain
 
 
@@ -205,13 +206,3 @@ def _spec(thing: Any) -> Any:
 
 def _words(thing: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    return value if isinstance(value, float) and math.isfinite(value) else _words(value)
