@@ -12,18 +12,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+# Last on the path: folders of tests have names that others have too.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from pages.accuracy_picture import accuracy_picture
 from pages.command_line import cli_page
 from pages.defaults import with_tables as with_default_tables
 from pages.graphs import with_splits_table
+from pages.mutants import with_faults_table
+from pages.performance import with_performance_tables
 from pages.readme import with_table
 from pages.records import ROOT
 from pages.results import render as results_page
+from pages.signs import with_sign_tables
+from pages.silos import with_silos_table
 from pages.streaming import with_tables
 from pages.svg import PALETTES
 from pages.sweep_picture import sweep_picture
 from pages.tables import with_monotone_table
+
+from chaos.page import with_table as with_chaos_table
 
 DOCS = ROOT / "docs"
 
@@ -42,6 +50,14 @@ def rendered() -> dict[Path, str]:
     files[graphs] = with_splits_table(graphs.read_text(encoding="utf-8"))
     tables = DOCS / "tables.md"
     files[tables] = with_monotone_table(tables.read_text(encoding="utf-8"))
+    signs = DOCS / "signs.md"
+    files[signs] = with_sign_tables(signs.read_text(encoding="utf-8"))
+    silos = DOCS / "silos.md"
+    files[silos] = with_silos_table(silos.read_text(encoding="utf-8"))
+    reliability = DOCS / "reliability.md"
+    files[reliability] = with_chaos_table(with_faults_table(reliability.read_text(encoding="utf-8")))
+    performance = DOCS / "performance.md"
+    files[performance] = with_performance_tables(performance.read_text(encoding="utf-8"))
     return files | {readme: with_table(readme.read_text(encoding="utf-8"))}
 
 

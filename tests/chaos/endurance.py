@@ -16,6 +16,9 @@ from chaos.ledger import Ledger, require, surroundings
 SETTLED = 0.25
 """Share of the run after which caches, allocators and lazy imports have settled."""
 MOST_GROWTH = 0.01
+MOST_GROWTH_OF_A_SHORT_RUN = 0.03
+"""Of fewer than 1,000 iterations: the allocator gives and takes 1 % between two looks, while one state of this run kept
+per iteration would be 5 % after 30 of them."""
 
 
 def resident() -> int:
@@ -82,7 +85,8 @@ def run(ledger: Ledger, iterations: int, seed: int) -> None:
             "largest growth in percent": round(100 * growth, 3),
             "file handles": max(found["handles"]),
         }
-        require(growth <= MOST_GROWTH, f"memory grew by {growth:.2%}")
+        allowed = MOST_GROWTH if iterations >= 1000 else MOST_GROWTH_OF_A_SHORT_RUN
+        require(growth <= allowed, f"memory grew by {growth:.2%}")
     with ledger.attempt("file handles during the run"):
         require(len(set(found["handles"])) == 1, f"file handles: {sorted(set(found['handles']))}")
     with ledger.attempt("file handles after the run"):

@@ -1,4 +1,4 @@
-"""docs/reliability.md's table, made from docs/results/chaos.json: ``python -m chaos.page``."""
+"""docs/reliability.md's table, from docs/results/chaos.json: ``python -m chaos.page``, or ``python docs/render.py``."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
-def with_table(page: str, results: dict[str, Any]) -> str:
+def with_table(page: str, results: dict[str, Any] | None = None) -> str:
+    """The page with the table of these results, or of the recorded ones."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if results is None else results
     return MARKED.sub(lambda match: match[1] + rendered(results) + match[2], page)
 
 
 def main() -> None:
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ LINES = (
     Line("downloads", "Downloads: lies, cuts, stalls, redirects (server on this machine)", "downloads", "run", 5, 1),
     Line("pages", "HTML reports of hostile names, markup and browser", "pages", "run", 1, 16),
     Line("determinism", "Same seed twice, and after resuming: bit-equal on CPU", "determinism", "run", 60, 2, parts=3),
-    Line("endurance", "Long run on digits: memory and file handles flat", "endurance", "run", 2000, 40),
+    Line("endurance", "Long run on digits: memory and file handles flat", "endurance", "run", 2000, 80),
     Line("no pickle", "Reading and writing of files while unpickling raises", "supply_chain", "run_no_pickle", 1, 1),
     Line("source", "Source without unpickling, eval, shells; pinned versions", "supply_chain", "run_source", 1, 1),
 )  # fmt: skip
