@@ -1,0 +1,1 @@
+"""Ten silos, one class of the digits each, and one network."""
