@@ -245,6 +245,18 @@ def test_conventions_at_jumps() -> None:
 
 
 @pytest.mark.parametrize(
+    "jump", [Sign(), Step(), Quantised(2, 0.15, 0.7), Quantised(2, -1.0, 3.0), Quantised(3)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_levels_are_hit_without_rounding(jump, dtype) -> None:
+    """Also where ``low + (high - low)`` is not high: 0.15 and 0.7 in float32."""
+    z = torch.linspace(-2, 2, 41, dtype=dtype)
+    levels = torch.tensor([piece.intercept for piece in jump.pieces()], dtype=dtype)
+    assert torch.equal(jump(z), jump.module()(z))
+    assert torch.equal(jump.write(z, torch.empty_like(z)).unique(), levels)
+
+
+@pytest.mark.parametrize(
     ("spec", "error", "words"),
     [
         ("rleu", InputError, "unknown activation 'rleu'; known: elu, hard_tanh, identity"),

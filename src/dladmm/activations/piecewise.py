@@ -17,7 +17,7 @@ from dladmm.base.spec import number
 
 _INF = float("inf")
 
-FEW_ENTRIES, MANY_PARTS = 1024, 64
+FEW_ENTRIES, MANY_PARTS = 1 << 14, 64
 """The margin from ties is measured in parts of so many entries at least, and in no more parts than these."""
 
 
@@ -69,18 +69,20 @@ class PiecewiseLinear(Activation):
     def tie_margin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> float | None:
         if not self.continuous:
             return None
-        smallest = _INF
         # Small parts: this is measured once, when the run is over, and must not be what its memory is planned by
         size = max(FEW_ENTRIES, m.numel() // MANY_PARTS)
-        for m_part, a_part in zip(*(torch.split(of.reshape(-1), size) for of in (m, a)), strict=True):
-            m_part, a_part = m_part.double(), a_part.double()
-            best = self.project(m_part, a_part, weight)
-            f_best = self(best)
-            for z, f in self._candidates(m_part, a_part, weight):
-                apart = (z - best).square_()
-                gain = objective_gain(best, f_best, z, f, m_part, a_part, weight)
-                margin = torch.where(apart > 0, gain / apart, _INF)
-                smallest = min(smallest, float(margin.min())) if margin.numel() else smallest
+        split = zip(*(torch.split(of.reshape(-1), size) for of in (m, a)), strict=True)
+        return min((self._margin(some.double(), own.double(), weight) for some, own in split), default=_INF)
+
+    def _margin(self, m: Tensor, a: Tensor, weight: float) -> float:
+        """:meth:`tie_margin` of a part of the entries."""
+        best, smallest = self.project(m, a, weight), _INF
+        f_best = self(best)
+        for z, f in self._candidates(m, a, weight):
+            apart = (z - best).square_()
+            gain = objective_gain(best, f_best, z, f, m, a, weight)
+            margin = torch.where(apart > 0, gain / apart, _INF)
+            smallest = min(smallest, float(margin.min())) if margin.numel() else smallest
         return smallest
 
     def project(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
@@ -97,10 +99,11 @@ class PiecewiseLinear(Activation):
         pieces, starts = self.pieces(), self._starts(z.dtype)
         gap = checked_weight(weight) * (a - self(z))
         slope = self._select(z, [piece.slope for piece in pieces])
-        distance = (z - m - gap * slope).abs_()
+        distance = (z - m).addcmul_(gap, slope, value=-1).abs_()
         for left, right, start in zip(pieces, pieces[1:], starts[1:], strict=False):
-            kink = distance_at_kink(z - m - gap * left.slope, z - m - gap * right.slope)
-            distance = torch.where(z == start, kink, distance)
+            at = (z == start).nonzero(as_tuple=True)  # a few entries, if any
+            move, pull = z[at] - m[at], gap[at]
+            distance[at] = distance_at_kink(move - pull * left.slope, move - pull * right.slope)
         return distance
 
     def _select(self, z: Tensor, values: list[float]) -> Tensor:
@@ -187,6 +190,33 @@ class ReLU(PiecewiseLinear):
         second = a.clamp_min(0).mul_(slope).add_(m).clamp_min_(0).sign_()  # 1 where it wins, else 0
         z = torch.add(m, a, alpha=weight).div_(1 + weight).clamp_min_(0)
         return torch.lerp(m, z, second)  # exact at 0 and 1, and several times faster than torch.where
+
+    def stationarity(self, z: Tensor, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
+        weight = checked_weight(weight)
+        distance = torch.sub(z, m).sub_(self.times_derivative(z, torch.sub(a, z)), alpha=weight).abs_()
+        at = (z == 0).nonzero(as_tuple=True)  # a few entries, if any
+        distance[at] = distance_at_kink(-m[at], -torch.add(m[at], a[at], alpha=weight))
+        return distance
+
+    def _margin(self, m: Tensor, a: Tensor, weight: float) -> float:
+        """Both candidates are minimisers of their own, and a tie possible, where m < 0 < m + w a: there the margin is
+
+            (1 + w)/w |m + (r - 1) a| ((r + 1) a - m) / (a - m)^2,      r = sqrt(1 + w).
+
+        Elsewhere it is 1 (m < 0) or 1 + w (m >= 0), or the candidates are the same.
+        """
+        below, reached = m < 0, torch.add(m, a, alpha=weight) > 0
+        both = below & reached
+        found = [1.0] if bool((below & ~reached).any()) else []
+        found += [1 + weight] if bool((reached & ~below).any()) else []
+        m, a = m[both], a[both]
+        if len(m):
+            root = (1 + weight) ** 0.5
+            less = weight / (1 + root)  # r - 1 without cancellation
+            border = torch.add(m, a, alpha=less).abs_()
+            ratio = border.mul_(a.mul(root + 1).sub_(m)).div_(torch.sub(a, m).square_())
+            found.append(float(ratio.min()) * (1 + weight) / weight)
+        return min(found, default=_INF)
 
     def module(self) -> nn.Module:
         return nn.ReLU()

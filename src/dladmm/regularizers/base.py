@@ -27,6 +27,9 @@ class Regularizer(Named, ABC):
     is_constraint: ClassVar[bool] = False
     """Whether Omega is the indicator of a set (infinite outside), which gradient methods cannot handle."""
 
+    records: ClassVar[bool] = False
+    """Whether :meth:`prox` of a constraint asks the device for no number, so that its launches can be recorded."""
+
     @property
     @abstractmethod
     def quadratic(self) -> float | Tensor | None:

@@ -1,9 +1,10 @@
-"""The penalties that act on every entry of W by itself, the constraints on signs, and every penalty by name."""
+"""The penalties on W, and every one of them by name."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from dladmm.base.spec import from_spec, number
 from dladmm.regularizers.base import Regularizer
-from dladmm.regularizers.l4 import L4
+
+DOUBLINGS, BISECTIONS = 200, 60
+"""Of the search for the prox of the l4 penalty, at most."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,9 @@ class ElasticNet(Regularizer):
 
 
 @dataclass(frozen=True)
-class L2(Regularizer):
-    """argmin_X (strength/2)||X||^2 + (1/(2t))||X - W||^2 = W / (1 + t strength); equations (9) and (11)."""
+class Weighted(Regularizer):
+    """``strength`` times a penalty that grows with ||W||; strength is a finite number >= 0."""
 
-    name: ClassVar[str] = "l2"
-    has_gradient: ClassVar[bool] = True
     strength: float = 0.1
 
     def __post_init__(self) -> None:
@@ -68,11 +69,26 @@ class L2(Regularizer):
 
     @property
     def quadratic(self) -> float | Tensor | None:
-        return self.strength
+        return 0.0 if self.strength == 0 else None
 
     @property
     def coercive(self) -> bool:
         return self.strength > 0
+
+    def times(self, share: float | Tensor) -> Regularizer:
+        return replace(self, strength=float(share) * self.strength)
+
+
+@dataclass(frozen=True)
+class L2(Weighted):
+    """argmin_X (strength/2)||X||^2 + (1/(2t))||X - W||^2 = W / (1 + t strength); equations (9) and (11)."""
+
+    name: ClassVar[str] = "l2"
+    has_gradient: ClassVar[bool] = True
+
+    @property
+    def quadratic(self) -> float | Tensor | None:
+        return self.strength
 
     def value(self, W: Tensor) -> Tensor:
         return (self.strength / 2) * W.square().sum(dtype=torch.float64)
@@ -89,30 +105,17 @@ class L2(Regularizer):
     def times(self, share: float | Tensor) -> Regularizer:
         if not isinstance(share, Tensor):
             return L2(share * self.strength)
-        shared = copy.copy(
-            self
-        )  # made without __init__: to check a tensor is to read it, which would synchronise
+        # Made without __init__: to check a tensor is to read it, which would synchronise
+        shared = copy.copy(self)
         object.__setattr__(shared, "strength", share * self.strength)
         return shared
 
 
 @dataclass(frozen=True)
-class L1(Regularizer):
+class L1(Weighted):
     """argmin_X strength ||X||_1 + (1/(2t))||X - W||^2 = soft(W, t strength); equations (9) and (11)."""
 
     name: ClassVar[str] = "l1"
-    strength: float = 0.1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", number("strength", self.strength, low=0.0))
-
-    @property
-    def quadratic(self) -> float | None:
-        return 0.0 if self.strength == 0 else None
-
-    @property
-    def coercive(self) -> bool:
-        return self.strength > 0
 
     def value(self, W: Tensor) -> Tensor:
         return self.strength * W.abs().sum(dtype=torch.float64)
@@ -124,8 +127,65 @@ class L1(Regularizer):
         at_zero = (g.abs() - self.strength).clamp_min(0)
         return torch.where(W == 0, at_zero, (g + self.strength * W.sign()).abs())
 
-    def times(self, share: float | Tensor) -> Regularizer:
-        return L1(float(share) * self.strength)
+
+@dataclass(frozen=True)
+class L4(Weighted):
+    """argmin_X (strength/2)||X||_4^2 + (1/(2t))||X - W||^2: x + s x^3 = w entry by entry, s = t strength/||X||_4^2.
+
+    ``||X||_4^2`` is ``||X o X||_F``, the norm of the squares. s is the one unknown: ``s ||X(s)||_4^2`` rises with s, so
+    bisection finds it. Equations (9) and (11) of the paper, with t the step.
+    """
+
+    name: ClassVar[str] = "l4"
+    has_gradient: ClassVar[bool] = True
+
+    def value(self, W: Tensor) -> Tensor:
+        return (self.strength / 2) * _squared_norm(W)
+
+    def gradient(self, W: Tensor) -> Tensor:
+        """``strength W^3 / ||W||_4^2``; 0 at W = 0, where Omega grows like a square."""
+        norm = _squared_norm(W)
+        if not bool(norm > 0):
+            return torch.zeros_like(W)
+        return (self.strength * (W.double().pow(3) / norm)).to(W.dtype)
+
+    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
+        weight = float(step) * self.strength
+        largest = float(W.abs().max()) if W.numel() else 0.0
+        if weight == 0 or largest == 0:
+            return W.clone()
+        # prox commutes with the scale of W, so that the search is over numbers of order 1
+        scaled = W.double() / largest
+        low, high = 0.0, 1.0
+        for _ in range(DOUBLINGS):
+            if not _pull(scaled, high) < weight:
+                break
+            low, high = high, 4 * high
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _pull(scaled, middle) < weight else (low, middle)
+        return (_roots(scaled, high) * largest).to(W.dtype)
+
+    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
+        return (g + self.gradient(W)).abs()
+
+
+def _squared_norm(W: Tensor) -> Tensor:
+    """``||W||_4^2`` as a 0-d float64 tensor."""
+    norm: Tensor = torch.linalg.vector_norm(W.double().square())
+    return norm
+
+
+def _pull(W: Tensor, s: float) -> float:
+    return s * float(_squared_norm(_roots(W, s)))
+
+
+def _roots(W: Tensor, s: float) -> Tensor:
+    """The real x with ``x + s x^3 = w``, entry by entry: ``x = 2/sqrt(3 s) sinh(asinh(1.5 sqrt(3 s) w) / 3)``."""
+    if s == 0:
+        return W
+    root = math.sqrt(3 * s)
+    return (2 / root) * torch.sinh(torch.asinh(1.5 * root * W) / 3)
 
 
 @dataclass(frozen=True)
@@ -186,62 +246,6 @@ class NonNegative(Regularizer):
     def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
         boundary = (-g).clamp_min(0)  # the normal cone at zero is (-inf, 0]
         return torch.where(W == 0, boundary, g.abs()).masked_fill(W < 0, float("inf"))
-
-
-class Signed(Regularizer):
-    """argmin_{signs X >= 0} Omega(X) + (1/(2t))||X - W||^2: the penalty's own prox, zero where its sign is wrong.
-
-    The constraint of a block of a monotone network (:mod:`dladmm.network.monotone`) beside a penalty Omega that acts on
-    every entry by itself. ``signs`` is of the shape of W: 1 for entries >= 0, -1 for entries <= 0, 0 for free ones. Not
-    continuous, so the paper's theorems do not cover it; descent holds once W is feasible.
-    """
-
-    name: ClassVar[str] = "signed"
-    is_constraint: ClassVar[bool] = True
-
-    def __init__(self, signs: Tensor, penalty: Regularizer | None = None) -> None:
-        self.signs = signs
-        self.penalty = NoPenalty() if penalty is None else penalty
-
-    def beside(self, penalty: Regularizer) -> Signed:
-        """The same constraint and this penalty."""
-        return Signed(self.signs, penalty)
-
-    def turned(self, W: Tensor) -> Tensor:
-        """W with its entries of the wrong sign turned over, for initial weights: prox would make half of them zero."""
-        signs = self.of(W)
-        return torch.where(signs == 0, W, W.abs() * signs)
-
-    def of(self, W: Tensor) -> Tensor:
-        """The signs in shape, dtype and place of W."""
-        if self.signs.dtype != W.dtype or self.signs.device != W.device:
-            self.signs = self.signs.to(W)
-        return self.signs.reshape(W.shape)
-
-    @property
-    def quadratic(self) -> float | None:
-        return None
-
-    @property
-    def coercive(self) -> bool:
-        return self.penalty.coercive
-
-    def value(self, W: Tensor) -> Tensor:
-        outside = (W * self.of(W) < 0).any()
-        return self.penalty.value(W) + torch.where(outside, float("inf"), 0.0).to(torch.float64)
-
-    def prox(self, W: Tensor, step: float | Tensor) -> Tensor:
-        found = self.penalty.prox(W, step)
-        return found.masked_fill(found * self.of(W) < 0, 0.0)
-
-    def stationarity(self, W: Tensor, g: Tensor) -> Tensor:
-        signs, inside = self.of(W), self.penalty.stationarity(W, g)
-        # at zero the normal cone takes up a gradient that would push W outside
-        pushed = (W == 0) & (signs * g > 0)
-        return inside.masked_fill(pushed, 0.0).masked_fill(W * signs < 0, float("inf"))
-
-    def times(self, share: float | Tensor) -> Regularizer:
-        return Signed(self.signs, self.penalty.times(share))
 
 
 def soft_threshold(W: Tensor, threshold: float | Tensor) -> Tensor:

@@ -26,6 +26,9 @@ from dladmm.solvers.subproblems import Anchor, Step, Term
 REACH = 0.6
 """Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/any_network.md)."""
 
+STREAMED_REACH = 1.0
+"""The same in streaming mode, where z is normalised as a rule: the window of the straight-through estimator."""
+
 _UNIT = HardTanh()
 
 
@@ -39,16 +42,20 @@ class Surrogate(NamedTuple):
 
     def place(self, z: Tensor) -> Tensor:
         """z in units of the ramp: it rises from -1 to 1."""
-        return (z - self.centre) / self.reach
+        return (z - self.centre if self.centre else z) / self.reach
 
     def height(self, place: Tensor) -> Tensor:
         return _UNIT(place) * self.half + self.mid
 
-    def slope(self, z: Tensor) -> Tensor:
-        return _UNIT.derivative(self.place(z)) * (self.half / self.reach)
+    def times_slope(self, z: Tensor, x: Tensor) -> Tensor:
+        """The ramp's derivative at z, times x."""
+        inside: Tensor = torch.ops.aten.hardtanh_backward(x, self.place(z), -1.0, 1.0)
+        return inside.mul_(self.half / self.reach)
 
 
-def surrogate_through(jump: JumpFunction, z: Tensor, work: Work | None = None) -> Surrogate:
+def surrogate_through(
+    jump: JumpFunction, z: Tensor, work: Work | None = None, wide: float = REACH
+) -> Surrogate:
     """The ramp of this activation for variables of z's size; ``work`` says how often rows count, and on which ranks."""
     pieces = jump.pieces()
     first, last = pieces[1].start, pieces[-1].start
@@ -57,12 +64,12 @@ def surrogate_through(jump: JumpFunction, z: Tensor, work: Work | None = None) -
         step = (last - first) / (len(pieces) - 2)
         reach = z.new_full((), (last - first + step) / 2)
     else:
-        total = squared_norm(z, None if work is None else work.counts)
-        if work is not None:
-            (total,) = work.total(total)
-        samples = len(z) if work is None else work.samples(len(z))
-        mean = total / (samples * max(1, z[:1].numel()))
-        reach = (REACH * mean.sqrt()).clamp_min(torch.finfo(z.dtype).tiny ** 0.5).to(z.dtype)
+        if work is None:
+            root = torch.linalg.vector_norm(z) / max(1, z.numel()) ** 0.5
+        else:
+            (total,) = work.total(squared_norm(z, work.counts))
+            root = (total / (work.samples(len(z)) * max(1, z[:1].numel()))).sqrt()
+        reach = (wide * root).clamp_min(torch.finfo(z.dtype).tiny ** 0.5).to(z.dtype)
     return Surrogate((first + last) / 2, reach, (low + high) / 2, (high - low) / 2)
 
 
