@@ -47,25 +47,40 @@ def said(caplog):
     return [record for record in caplog.records if record.name.startswith("dladmm")]
 
 
+@pytest.mark.parametrize("compile", ["auto", True])
 @pytest.mark.parametrize("options", [*OPTIONS, {"mode": "accelerated"}])
-def test_compiled_and_recorded_runs_agree_with_plain_ones(options, caplog):
-    compiled, plain = (digits("cuda", compile=compile, **options) for compile in (True, False))
+def test_compiled_and_recorded_runs_agree_with_plain_ones(options, compile, caplog):
+    compiled, plain = (digits("cuda", compile=how, **options) for how in (compile, False))
     assert not said(caplog), "the launches could not be recorded"
     for first, second in zip(compiled.state.W, plain.state.W, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
     assert compiled.certificate.certified == ("mode" not in options), str(compiled.certificate)
 
 
+@pytest.mark.parametrize("compile", ["auto", True])
 @pytest.mark.parametrize("rows", ["all", "train"])
 @pytest.mark.parametrize("options", [*OPTIONS, {"mode": "accelerated"}])
-def test_compiled_and_recorded_graph_runs_agree_with_plain_ones(options, rows, caplog):
+def test_compiled_and_recorded_graph_runs_agree_with_plain_ones(options, rows, compile, caplog):
     data = datasets.load("sbm", n_nodes=300, n_classes=3, seed=0)
     kwargs = {"hidden": (16,), "device": "cuda", "dtype": "float64", "max_iter": 12}
     kwargs |= options if "mode" in options else options | {"rows": rows}
-    compiled, plain = (train_graph(data, compile=compile, **kwargs) for compile in (True, False))
+    compiled, plain = (train_graph(data, compile=how, **kwargs) for how in (compile, False))
     assert not said(caplog), "the launches could not be recorded"
     for first, second in zip(compiled.state.W, plain.state.W, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_accelerated_runs_are_replayed_through_refusals(dtype, caplog):
+    """Forty iterations, several levels: every level is recorded once."""
+    data = datasets.load("sbm", n_nodes=300, n_classes=3, seed=0)
+    kwargs = {"hidden": (16,), "device": "cuda", "dtype": dtype, "max_iter": 40, "mode": "accelerated"}
+    recorded, plain = (train_graph(data, compile=how, **kwargs) for how in ("auto", False))
+    assert not said(caplog), "the launches could not be recorded"
+    assert len(set(recorded.history["rho"])) > 1
+    close = {"rtol": 1e-6 if dtype == "float64" else 0.05, "atol": 0}
+    ends = (torch.tensor(run.history["lagrangian"][-1], dtype=torch.float64) for run in (recorded, plain))
+    torch.testing.assert_close(*ends, **close)
 
 
 @pytest.mark.parametrize("rows", ["all", "train"])

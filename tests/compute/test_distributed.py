@@ -106,9 +106,8 @@ def test_any_number_of_ranks_agrees_with_one(pool, alone, world):
     cases = CASES | (MORE if world == 3 else {})
     answers = pool.run(tasks.trained_many, world, cases)
     for name in cases:
-        search = (
-            "l1" in name or "non-negative" in name
-        )  # compares values, which rounding can turn (docs/memory.md)
+        # Compares values, which rounding can turn (docs/memory.md)
+        search = "l1" in name or "non-negative" in name
         with naming(name):
             check_agreement([answer[name] for answer in answers], alone[name], 1e-6 if search else 1e-10)
 
@@ -277,9 +276,8 @@ def test_what_is_told_is_what_the_formula_says_whatever_the_number_of_samples(po
     seen = set()
     for n_rows, world in ((61, 2), (240, 3)):
         for told, formula, attempts in pool.run(tasks.counted, world, settings, n_rows):
-            ordinary = [
-                k for k in range(1, 5) if attempts[k] == 1
-            ]  # the first tells of the data, the last measures
+            # The first tells of the data, the last measures
+            ordinary = [k for k in range(1, 5) if attempts[k] == 1]
             assert [told[k] for k in ordinary] == [formula[k] for k in ordinary]
             assert ordinary
             seen |= {told[k] for k in ordinary}

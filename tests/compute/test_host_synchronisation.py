@@ -13,6 +13,7 @@ from dladmm.api.graph_problem import GraphSettings, graph_problem
 from dladmm.blocks import Affine, Elementwise
 from dladmm.compute import execution, passes
 from dladmm.compute.execution import Execution
+from dladmm.compute.recording import Recorder
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
@@ -154,6 +155,60 @@ def test_nor_does_one_with_a_block_of_ones_own():
     params = chain.initial_parameters(None, 1.0, dtype=torch.float32, device=torch.device("cpu"))
     assert engine.recordable
     assert waits(engine, engine.feasible_state(params, 1.5, 1.0)) == []
+
+
+@pytest.fixture
+def recording_without_a_gpu(monkeypatch):
+    """Functions are called each time, as they were when they were recorded."""
+    first = {}
+
+    def call(self, name, function):
+        made, *_ = first.setdefault((id(self), name), (function, self))
+        return made()
+
+    monkeypatch.setattr(Recorder, "__call__", call)
+    return first
+
+
+PROBLEMS = {
+    "network": lambda dtype: network(damping=1.0, last_damping=0.5, dtype=dtype),
+    "graph": lambda dtype: graph("all", dtype, damping=1.0, last_damping=0.5),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_recorded_attempt_waits_for_nothing_and_its_iteration_once(problem, recording_without_a_gpu):
+    engine, state = PROBLEMS[problem](torch.float32)
+    method = Accelerated(engine, state, dropout=0.2 if problem == "network" else 0.0)
+    assert engine.recordable
+    engine.how = Execution(recorded=True)
+    for _ in range(3):
+        method.iterate(state, partial(vital_signs, engine))
+    refused = method.refused
+    with Waits() as found:
+        method.iterate(state, partial(vital_signs, engine))
+    assert method.refused == refused
+    assert found.found == ["_local_scalar_dense"]
+    assert recording_without_a_gpu
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_recorded_attempts_reach_what_others_reach(problem, recording_without_a_gpu):
+    """Also after refusals, which change the level; every level has one recording."""
+    levels, reached = [], []
+    for how in (Execution(recorded=True), Execution(compiled=True)):
+        engine, state = PROBLEMS[problem](torch.float64)
+        method = Accelerated(engine, state, dropout=0.2 if problem == "network" else 0.0)
+        engine.how, found = how, []
+        for _ in range(25):
+            found.append(float(method.iterate(state, partial(vital_signs, engine))[0]))
+            levels.append(method.level)
+        reached.append((found, [p.clone() for block in state.params for p in block.values()], method.refused))
+    assert len(set(levels)) > 1
+    assert reached[0][2] == reached[1][2]
+    torch.testing.assert_close(*(torch.tensor(found) for found, _, _ in reached), rtol=1e-9, atol=0)
+    torch.testing.assert_close(*(params for _, params, _ in reached), rtol=1e-6, atol=1e-9)
+    assert len(recording_without_a_gpu) <= 2 * len(set(levels)) + 2
 
 
 def test_a_blind_factor_is_the_other_factor_or_a_safe_one():

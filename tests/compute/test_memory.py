@@ -174,9 +174,8 @@ def test_max_memory_keeps_its_word_with_the_same_results(widths, n_rows, mode):
 def test_chunks_change_nothing_in_other_settings(options):
     options = dict(options)
     chain = mlp([12, 9, 8, 4], options.pop("activation", "relu"))
-    searching = (
-        options.get("regularizer", {}).get("name") == "l1"
-    )  # decides by comparing, which rounding may turn
+    # Decides by comparing, which rounding may turn
+    searching = options.get("regularizer", {}).get("name") == "l1"
     x, y = data([12, 9, 8, 4], 400, torch.float64)
     options |= {"dtype": "float64", "device": "cpu", "max_iter": 3, "validation": (x[:50] * 0.9, y[:50])}
     with warnings.catch_warnings():

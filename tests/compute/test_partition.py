@@ -71,7 +71,7 @@ def test_a_partition_of_ones_own_is_checked():
     matrix = grid(3)
     assert partitioned(matrix, ALONE, np.zeros(9, int)).cut == 0
     for wrong in (np.zeros(8, int), np.full(9, 1), np.zeros(9)):
-        with pytest.raises(InputError, match=r"a rank 0\.\.0 for each of the 9 nodes"):
+        with pytest.raises(InputError, match=r"for each of the 9 nodes"):
             partitioned(matrix, ALONE, wrong)
 
 

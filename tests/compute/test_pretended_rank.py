@@ -15,7 +15,8 @@ from dladmm.compute.communicator import Communicator, Shards, share
 from dladmm.engine.sweep import Engine
 from dladmm.losses.units import mean, standard
 from dladmm.network.scaling import Scaling
-from dladmm.training.diagnostics import Agreement, converged, fingerprint, measure, score, vital_signs
+from dladmm.training.agreement import Agreement, fingerprint
+from dladmm.training.diagnostics import converged, measure, score, vital_signs
 from dladmm.training.standing import r_squared
 from problems import random_problem
 
@@ -27,7 +28,7 @@ class Twice(Communicator):
 
     size = 2
 
-    def total(self, *tensors):
+    def total(self, *tensors, halves=()):
         return [2 * tensor for tensor in tensors]
 
     def texts(self, own):

@@ -126,6 +126,11 @@ def memmap_of(stored: Any) -> np.memmap[Any, Any] | None:
     return None
 
 
+def few(rows: Tensor, most: int) -> Tensor:
+    """At most so many of the rows, evenly spaced."""
+    return rows[:: -(-len(rows) // most)]
+
+
 def viewed(array: np.ndarray[Any, Any]) -> Tensor:
     """The array as a tensor on the same memory, which nobody writes to; copied only where torch cannot read it so."""
     if any(stride < 0 for stride in array.strides):

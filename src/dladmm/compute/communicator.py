@@ -8,7 +8,7 @@ returns is the same bits on every rank, so whatever all ranks compute from it al
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,17 +67,28 @@ class Communicator:
     def __init__(self) -> None:
         self.traffic = Traffic()
 
+    few_messages: bool = False
+    """Whether a message costs more than what is in it: sums are then joined, and a Gram matrix sent to save one."""
+
     @property
     def alone(self) -> bool:
         return self.size == 1
 
-    def total(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Each tensor summed over the ranks."""
+    def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What these calls return, none of which needs another's result; their sums may travel together."""
+        return [call() for call in calls]
+
+    def total(self, *tensors: Tensor, halves: Collection[int] = ()) -> Sequence[Tensor]:
+        """Each tensor summed over the ranks; ``halves`` are the places of symmetric ones, of which a half says all."""
         return tensors
 
     def largest(self, *tensors: Tensor) -> Sequence[Tensor]:
         """The largest entries over the ranks."""
         return tensors
+
+    def largest_wish(self, own: int) -> int:
+        """The largest number >= 0 that any rank wishes; one that comes over messages may be told a message later."""
+        return own
 
     def texts(self, own: str) -> list[str]:
         """What every rank says, in the order of the ranks."""
@@ -107,66 +118,10 @@ class Communicator:
 ALONE = Communicator()
 
 
-class Group(Communicator):
-    """The ranks of a ``torch.distributed`` process group (None: the default one)."""
+class Ranks(Communicator):
+    """Several ranks, whatever carries their messages: a refusal of one reaches all by :meth:`texts`."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        super().__init__()
-        self._group, self._cleared = group, True
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        nccl = dist.get_backend(group) == "nccl"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-
-    def total(self, *tensors: Tensor) -> Sequence[Tensor]:
-        return self._reduced(tensors, dist.ReduceOp.SUM)
-
-    def largest(self, *tensors: Tensor) -> Sequence[Tensor]:
-        return self._reduced(tensors, dist.ReduceOp.MAX)
-
-    def _reduced(self, tensors: Sequence[Tensor], op: dist.ReduceOp.RedOpType) -> list[Tensor]:
-        """One call for all tensors of a dtype: what a call costs is mostly its latency."""
-        found = list(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            if len(places) == 1 and tensors[places[0]].is_contiguous():
-                buffer = tensors[places[0]]
-            else:
-                buffer = torch.cat([tensors[i].reshape(-1) for i in places])
-            with self._counted("a reduction", buffer.nbytes):
-                dist.all_reduce(buffer, op, group=self._group)
-            if buffer is not tensors[places[0]]:
-                parts = torch.split_with_sizes(buffer, [tensors[i].numel() for i in places])
-                for i, part in zip(places, parts, strict=True):
-                    found[i] = part.view(tensors[i].shape)
-        return found
-
-    def texts(self, own: str) -> list[str]:
-        raw = own.encode()
-        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        lengths[self.rank] = len(raw)
-        (lengths,) = self.total(lengths)
-        longest = int(lengths.max())
-        letters = torch.zeros(self.size, longest, dtype=torch.uint8)
-        letters[self.rank, : len(raw)] = torch.frombuffer(bytearray(raw or b" "), dtype=torch.uint8)[
-            : len(raw)
-        ]
-        if longest:
-            (letters,) = self.total(letters.to(self.device))  # one rank's bytes and zeros: no sum overflows
-        pairs = zip(letters.cpu(), lengths.tolist(), strict=True)
-        return [bytes(line[:n].tolist()).decode() for line, n in pairs]
-
-    def from_first(self, *tensors: Tensor) -> None:
-        first = dist.get_global_rank(self._group, 0) if self._group is not None else 0
-        for tensor in tensors:
-            with self._counted("a broadcast", tensor.nbytes):
-                dist.broadcast(tensor, first, group=self._group)
-
-    def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-        out = rows.new_empty((sum(received), *rows.shape[1:]))
-        with self._counted("an exchange of boundary rows", rows.nbytes):
-            dist.all_to_all_single(out, rows.contiguous(), list(received), list(sent), group=self._group)
-        self.traffic.exchanged += rows.nbytes
-        return out
+    _cleared = True
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -197,6 +152,71 @@ class Group(Communicator):
         for rank, text in enumerate(self.texts(own)):
             if text and rank != self.rank:
                 raise DistributedError(f"rank {rank} of {self.size} refused: {text}")
+
+
+class Group(Ranks):
+    """The ranks of a ``torch.distributed`` process group (None: the default one)."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        nccl = dist.get_backend(group) == "nccl"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+
+    def total(self, *tensors: Tensor, halves: Collection[int] = ()) -> Sequence[Tensor]:
+        return self._reduced(tensors, dist.ReduceOp.SUM)
+
+    def largest(self, *tensors: Tensor) -> Sequence[Tensor]:
+        return self._reduced(tensors, dist.ReduceOp.MAX)
+
+    def _reduced(self, tensors: Sequence[Tensor], op: dist.ReduceOp.RedOpType) -> list[Tensor]:
+        """One call for all tensors of a dtype: what a call costs is mostly its latency."""
+        found = list(tensors)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            if len(places) == 1 and tensors[places[0]].is_contiguous():
+                buffer = tensors[places[0]]
+            else:
+                buffer = torch.cat([tensors[i].reshape(-1) for i in places])
+            with self._counted("a reduction", buffer.nbytes):
+                dist.all_reduce(buffer, op, group=self._group)
+            if buffer is not tensors[places[0]]:
+                parts = torch.split_with_sizes(buffer, [tensors[i].numel() for i in places])
+                for i, part in zip(places, parts, strict=True):
+                    found[i] = part.view(tensors[i].shape)
+        return found
+
+    def largest_wish(self, own: int) -> int:
+        return int(self.largest(torch.tensor([own], dtype=torch.int64, device=self.device))[0])
+
+    def texts(self, own: str) -> list[str]:
+        raw = own.encode()
+        lengths = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        lengths[self.rank] = len(raw)
+        (lengths,) = self.total(lengths)
+        longest = int(lengths.max())
+        letters = torch.zeros(self.size, longest, dtype=torch.uint8)
+        letters[self.rank, : len(raw)] = torch.frombuffer(bytearray(raw or b" "), dtype=torch.uint8)[
+            : len(raw)
+        ]
+        if longest:
+            (letters,) = self.total(letters.to(self.device))  # one rank's bytes and zeros: no sum overflows
+        pairs = zip(letters.cpu(), lengths.tolist(), strict=True)
+        return [bytes(line[:n].tolist()).decode() for line, n in pairs]
+
+    def from_first(self, *tensors: Tensor) -> None:
+        first = dist.get_global_rank(self._group, 0) if self._group is not None else 0
+        for tensor in tensors:
+            with self._counted("a broadcast", tensor.nbytes):
+                dist.broadcast(tensor, first, group=self._group)
+
+    def exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        out = rows.new_empty((sum(received), *rows.shape[1:]))
+        with self._counted("an exchange of boundary rows", rows.nbytes):
+            dist.all_to_all_single(out, rows.contiguous(), list(received), list(sent), group=self._group)
+        self.traffic.exchanged += rows.nbytes
+        return out
 
     @contextmanager
     def _counted(self, what: str, size: int) -> Iterator[None]:

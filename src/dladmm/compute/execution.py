@@ -4,7 +4,8 @@ Written as tensor operations, an update reads and writes N rows once per operati
 wait for. A function under :func:`one_pass` is written that way all the same, and is run
 
 - on a CPU part by part, each small enough for the cache, so that memory is passed over once;
-- on a GPU as a whole: as it is written, or as one kernel made by ``torch.compile`` (``Execution.compiled``).
+- on a GPU as a whole: as it is written, as one kernel made by ``torch.compile`` (``Execution.compiled``), or by a
+  kernel written by hand beside it (``Execution.kernels``, :mod:`dladmm.compute.kernels`).
 
 There is one definition for all devices. Reductions are returned and summed over the parts.
 """
@@ -12,11 +13,14 @@ There is one definition for all devices. Reductions are returned and summed over
 from __future__ import annotations
 
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, update_wrapper
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -24,12 +28,14 @@ from torch import Tensor
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
+logger = logging.getLogger(__name__)
+
 
 class _Tf32:
     """Torch's switch for TF32, one for the whole process: threads that want it alike share it, others wait for them."""
 
     def __init__(self) -> None:
-        self._turn = threading.Condition()
+        self._condition = threading.Condition()
         self._inside = self._exact = 0
         self._wanted = False
         self._before = False, False
@@ -38,8 +44,8 @@ class _Tf32:
     @contextmanager
     def allowed(self, wanted: bool) -> Iterator[None]:
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-        with self._turn:
-            self._turn.wait_for(lambda: self._inside == 0 or self._wanted == wanted)
+        with self._condition:
+            self._condition.wait_for(lambda: self._inside == 0 or self._wanted == wanted)
             if self._inside == 0:
                 self._before, self._wanted = (matmul.allow_tf32, cudnn.allow_tf32), wanted
                 matmul.allow_tf32 = cudnn.allow_tf32 = wanted or self._before[0]
@@ -47,23 +53,23 @@ class _Tf32:
         try:
             yield
         finally:
-            with self._turn:
+            with self._condition:
                 self._inside -= 1
                 if self._inside == 0:
                     matmul.allow_tf32, cudnn.allow_tf32 = self._before
-                    self._turn.notify_all()
+                    self._condition.notify_all()
 
     @contextmanager
     def forbidden(self) -> Iterator[None]:
         matmul = torch.backends.cuda.matmul
-        with self._turn:
+        with self._condition:
             if self._exact == 0:
                 self._during, matmul.allow_tf32 = matmul.allow_tf32, False
             self._exact += 1
         try:
             yield
         finally:
-            with self._turn:
+            with self._condition:
                 self._exact -= 1
                 if self._exact == 0:
                     matmul.allow_tf32 = self._during
@@ -88,6 +94,31 @@ def product_precision(precision: Precision) -> AbstractContextManager[None]:
 def exact_products() -> AbstractContextManager[None]:
     """Within it no product is made in TF32, whatever the run allows."""
     return _TF32.forbidden()
+
+
+SMALL_PRODUCT = 1 << 23
+"""Multiplications of a sweep's largest product up to which a second thread on a CPU gains a tenth at most."""
+
+_THREADS: list[int] = []  # of torch, before each of the small runs that are under way
+
+
+@contextmanager
+def threads_for(multiplications: float) -> Iterator[None]:
+    """Within it torch has one CPU thread where a sweep's largest product is small.
+
+    Threads that share cores with other work wait for each other after every operation: a fit of a tenth of a second
+    takes seconds then. Torch has a number per Python thread and one for the process, so that the small runs of several
+    Python threads all go back to what the first of them found.
+    """
+    if multiplications > SMALL_PRODUCT:
+        yield
+        return
+    _THREADS.append(_THREADS[0] if _THREADS else torch.get_num_threads())
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_THREADS.pop())
 
 
 CACHED, WHOLE = 1 << 18, 1 << 24
@@ -116,15 +147,22 @@ class Execution:
         Products that only give a direction round their factors to bfloat16.
     shortcuts : bool
         Cached products, joined passes and joined updates. Off, every quantity is computed where it is used.
+    kernels : bool
+        Passes on a GPU that have a hand-written kernel and are not compiled use it.
     """
 
     compiled: bool = False
     recorded: bool = False
     rounded_directions: bool = False
     shortcuts: bool = True
+    kernels: bool = True
 
     def avoids_waiting(self, tensor: Tensor) -> bool:
         """Whether computing more is cheaper than asking the device for a number."""
+        return (self.compiled or self.recorded) and on_gpu(tensor)
+
+    def compiles(self, tensor: Tensor) -> bool:
+        """Whether a pass over this tensor is a kernel made by ``torch.compile``."""
         return self.compiled and on_gpu(tensor)
 
     def never_waits(self, tensor: Tensor) -> bool:
@@ -134,8 +172,7 @@ class Execution:
     def direction(self, left: Tensor, right: Tensor) -> Tensor:
         """``left @ right`` where the answer is a direction; how far to go is found from exact products.
 
-        In bfloat16 the factors are rounded and their products added in float32. A CPU without such products makes the
-        same ones in float32.
+        In bfloat16 the factors are rounded, their products added in float32; a CPU without such makes them in float32.
         """
         if not self.rounded_directions or left.dtype != torch.float32:
             return left @ right
@@ -156,61 +193,31 @@ EAGER = Execution()
 """As torch runs it, with all shortcuts."""
 
 
-@dataclass(frozen=True)
-class UpdatePlan:
-    """What may be computed in the pass that applies a move, read off the schedule (:mod:`dladmm.engine.schedule`).
-
-    An update of V_l has link l behind its variable (``in``) and link l + 1 behind its block's prediction (``out``); an
-    update of B_l has link l as ``out``.
-
-    Parameters
-    ----------
-    in_residual, out_residual : bool
-        The next update begins with ``prediction - target`` of that link.
-    out_offset : bool
-        The next update begins with ``variable - prediction`` of that link.
-    in_offset_lasts : bool
-        The next sweep will, and neither tensor changes before.
-    out_prediction_dead : bool
-        The prediction is overwritten before anybody reads it.
-    in_settled : bool
-        Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
-    """
-
-    in_residual: bool = False
-    out_residual: bool = False
-    out_offset: bool = False
-    in_offset_lasts: bool = False
-    out_prediction_dead: bool = False
-    in_settled: bool = True
-
-
-NO_PLAN = UpdatePlan()
-
-
 class Pass:
     """``function(*rows, **constants)``: works in place on tensors with N rows each and returns a sum over the rows.
 
     Called as ``run(how, *rows, **constants)``. A tensor among ``rows`` may be None; ``constants`` are the same for
-    every part. ``writes`` names the arguments that are written, whose version counters a compiled kernel may leave as
-    they were.
+    every part. ``writes`` names what is written, whose version counters a kernel may leave as they were.
     """
 
-    def __init__(self, function: Callable[..., Tensor], writes: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Tensor], writes: tuple[str, ...], kernel: str | None) -> None:
         update_wrapper(self, function)
-        self.function = function
+        self.function, self.kernel = function, kernel
         names = list(inspect.signature(function).parameters)
         self._written = tuple(names.index(name) for name in writes)
 
     def __call__(self, how: Execution, *rows: Tensor | None, **constants: Any) -> Tensor:
         first = next(tensor for tensor in rows if tensor is not None)
-        if how.avoids_waiting(first):
+        if how.compiles(first):
             found: Tensor = _compile(self.function)(*rows, **constants)
-            written = [rows[i] for i in self._written]
-            torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
+            self._count_writes(rows)
             return found
-        entries, n_rows = WHOLE if on_gpu(first) else CACHED, first.shape[0]
-        step = max(1, entries // max(1, first.shape[1:].numel()))
+        done = self._by_hand(*rows, **constants) if how.kernels and on_gpu(first) else None
+        if done is not None:
+            self._count_writes(rows)
+            return done
+        n_rows = first.shape[0]
+        step = max(1, (WHOLE if on_gpu(first) else CACHED) // max(1, first.shape[1:].numel()))
         if step >= n_rows:
             return self.function(*rows, **constants)
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]
@@ -221,17 +228,40 @@ class Pass:
         assert total is not None
         return total
 
+    def _by_hand(self, *rows: Tensor | None, **constants: Any) -> Tensor | None:
+        """What the hand-written kernel returns; None where there is none, or none for such arguments."""
+        kernel = None if self.kernel is None else _hand_written(self.kernel)
+        try:
+            return None if kernel is None else kernel(*rows, **constants)
+        except Exception as error:  # Triton compiles on the user's machine, before anything is written
+            logger.warning(
+                "the kernel %r cannot be made (%s); torch's operations do its work", self.kernel, error
+            )
+            self.kernel = None
+            return None
 
-def one_pass(*writes: str) -> Callable[[Callable[..., Tensor]], Pass]:
-    """Decorator: makes a :class:`Pass` of a function that writes the arguments named here."""
-    return lambda function: Pass(function, writes)
+    def _count_writes(self, rows: tuple[Tensor | None, ...]) -> None:
+        written = (rows[i] for i in self._written)
+        torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
+
+
+def one_pass(*writes: str, kernel: str | None = None) -> Callable[[Callable[..., Tensor]], Pass]:
+    """Decorator: makes a :class:`Pass` of a function that writes these arguments; ``kernel`` does the same by hand."""
+    return lambda function: Pass(function, writes, kernel)
+
+
+@cache
+def _hand_written(name: str) -> Callable[..., Tensor | None] | None:
+    """The kernel of this name, which returns None for what it cannot do; None where Triton is not installed."""
+    if find_spec("triton") is None:
+        return None
+    return import_module("dladmm.compute.kernels").KERNELS[name]  # type: ignore[no-any-return]
 
 
 class Numbers:
     """Arithmetic on a few numbers of a device, as one launch where launches are recorded.
 
-    Called as ``run(how, first, ...)``, ``first`` being one of those numbers. Elsewhere it is called as it is: numbers
-    of the host among the arguments may change with every call, and would be compiled anew each time.
+    Called as ``run(how, first, ...)``. Elsewhere it is called as it is: numbers of the host may change each time.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -239,7 +269,7 @@ class Numbers:
         self.function = function
 
     def __call__(self, how: Execution, first: Tensor, *others: Any, **constants: Any) -> Any:
-        call = _compile(self.function) if how.never_waits(first) else self.function
+        call = _compile(self.function) if how.never_waits(first) and how.compiled else self.function
         return call(first, *others, **constants)
 
 
@@ -255,8 +285,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     config = torch._dynamo.config
     limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
     setattr(config, limit, max(SHAPES, getattr(config, limit)))
-    made: Callable[..., Any] = torch.compile(function, dynamic=False)
-    return made
+    return torch.compile(function, dynamic=False)
 
 
 def nothing(x: Tensor) -> Tensor:

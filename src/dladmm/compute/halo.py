@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator
 from dladmm.compute.partition import Partition
 from dladmm.compute.sparse import SparseMatrix

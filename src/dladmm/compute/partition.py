@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator
 
 PASSES = 20
@@ -43,9 +42,8 @@ class Partition:
         entries = sparse.coo_array(matrix)
         row, column = entries.coords
         apart = owner[row] != owner[column]
-        halo = tuple(
-            len(np.unique(column[apart & (owner[row] == rank)])) for rank in range(size)
-        )  # nodes of others that a rank has to hear of
+        # Nodes of others that a rank has to hear of
+        halo = tuple(len(np.unique(column[apart & (owner[row] == rank)])) for rank in range(size))
         edges = int((row != column).sum()) // 2
         return cls(owner.astype(np.int64), size, method, edges, int(apart.sum()) // 2, halo)
 
@@ -65,8 +63,8 @@ def partitioned(matrix: sparse.csr_array, comm: Communicator, owner: Any = None)
     """The partition that rank 0 makes, on every rank; ``owner``, the rank of every node, is one of the user's own."""
     n = matrix.shape[0]
     if owner is not None:
-        given = np.asarray(owner)
-        if given.shape != (n,) or given.dtype.kind not in "iu" or given.min() < 0 or given.max() >= comm.size:
+        given = checked_owner(owner, n)
+        if given.max() >= comm.size:
             raise InputError(f"partition must hold a rank 0..{comm.size - 1} for each of the {n} nodes.")
         return Partition.of(matrix, given, comm.size, "the given ranks")
     shared = torch.zeros(n, dtype=torch.int64, device=getattr(comm, "device", torch.device("cpu")))
@@ -77,6 +75,16 @@ def partitioned(matrix: sparse.csr_array, comm: Communicator, owner: Any = None)
     method = comm.texts(method)[0]
     comm.from_first(shared)
     return Partition.of(matrix, shared.cpu().numpy(), comm.size, method)
+
+
+def checked_owner(owner: Any, n_nodes: int) -> NDArray[Any]:
+    """The part of every node, as it was given."""
+    given = np.asarray(owner)
+    if given.shape != (n_nodes,) or given.dtype.kind not in "iu" or given.min() < 0:
+        raise InputError(
+            f"partition must hold the number of a rank or cluster, 0 or more, for each of the {n_nodes} nodes."
+        )
+    return given
 
 
 def parts_of(matrix: sparse.csr_array, size: int, use_metis: bool = True) -> tuple[NDArray[np.int64], str]:
@@ -111,6 +119,8 @@ def clusters_of(matrix: sparse.csr_array, size: int) -> NDArray[np.int64]:
 
 def cut_in_order(edges: sparse.csr_array, size: int) -> NDArray[np.int64]:
     """Equal pieces of an order in which neighbours stand close together."""
+    from scipy.sparse import csgraph  # not for runs without graphs
+
     n = edges.shape[0]
     order = csgraph.reverse_cuthill_mckee(sparse.csr_matrix(edges), symmetric_mode=True)
     owner = np.empty(n, dtype=np.int64)

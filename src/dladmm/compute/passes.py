@@ -79,7 +79,7 @@ def column_sums(x: Tensor, counts: Tensor | None = None) -> Tensor:
     return (x.new_ones(len(x)) if counts is None else counts[:, 0]).matmul(x).double()
 
 
-@one_pass("x", "residual")
+@one_pass("x", "residual", kernel="advance")
 def advance(
     x: Tensor,
     move: Tensor | None,
@@ -99,7 +99,7 @@ def advance(
     return nothing(x)
 
 
-@one_pass()
+@one_pass(kernel="inner_and_square")
 def inner_and_square(prediction: Tensor, target: Tensor, gradient: Tensor, counts: Tensor | None) -> Tensor:
     """``<prediction - target, gradient>`` and ``||gradient||^2``, row i counted ``counts_i`` times."""
     inner = ((prediction - target) * gradient).flatten(1).sum(1)
@@ -156,7 +156,7 @@ def total_square(how: Execution, x: Tensor, counts: Tensor | None = None) -> Ten
     return _total_square(how, x, counts) if compiled else squared_norm(x, counts)
 
 
-@one_pass("x", "residual")
+@one_pass("x", "residual", kernel="descend")
 def _descend(
     x: Tensor,
     d: Tensor,
@@ -220,7 +220,7 @@ class EntryProblem(Protocol):
         """``out = f(z)``."""
 
 
-@one_pass("z", "f", "residual", "offset")
+@one_pass("z", "f", "residual", "offset", kernel="solve_entries")
 def solve_entries(
     z: Tensor,
     f: Tensor | None,
@@ -249,7 +249,7 @@ RowProblem = Callable[..., tuple[Tensor, Tensor]]
 """A pure function of some rows: the new v and f from the old ones, the anchor's value m, the target a and constants."""
 
 
-@one_pass("v", "f")
+@one_pass("v", "f", kernel="solve_rows")
 def solve_rows(
     v: Tensor,
     f: Tensor,

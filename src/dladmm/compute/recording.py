@@ -10,7 +10,7 @@ import gc
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -30,7 +30,9 @@ class Replayed:
 
     What the function leaves in the workspace for its next call lies where it lay when the call was recorded. If the
     launches cannot be recorded, a warning is logged, the workspace is released, and all calls are made as they are.
-    ``pool`` is memory shared with other recordings, which are made on the same ``stream``.
+    ``pool`` is memory shared with other recordings, which are made on the same ``stream``. With ``lasting=False`` the
+    function finds nothing of an earlier call in the workspace but what was made of tensors that stay as they are: what
+    it leaves there stays where it is, and is kept alive as long as the recording.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Replayed:
         warm_calls: int = WARM_CALLS,
         pool: Any = None,
         stream: Any = None,
+        lasting: bool = True,
     ) -> None:
         self._warm_calls, self._pool, self._stream = warm_calls, pool, stream
         self._function, self._key, self._workspace = function, key, workspace
@@ -48,11 +51,12 @@ class Replayed:
         self._made_for: tuple[Hashable, ...] | None = None
         self._calls = self._failures = 0
         self.impossible = False
+        self._lasting, self._alive = lasting, cast("Any", None)
 
     def __call__(self) -> Any:
         if self.impossible:
             return self._function()
-        key = (self._key(), self._workspace.addresses())
+        key = (self._key(), self._workspace.addresses() if self._lasting else ())
         if key != self._made_for:
             if self._recorded is not None or self._made_for is None or key[0] != self._made_for[0]:
                 self._calls = 0
@@ -89,9 +93,11 @@ class Replayed:
             graph.capture_begin(pool=self._pool)  # records without running
             try:
                 result = self._function()
-                self._workspace.settle(before)
+                if self._lasting:
+                    self._workspace.settle(before)
             finally:
                 graph.capture_end()
+        self._alive = None if self._lasting else (before, self._workspace.mark())
         return graph, result
 
 
@@ -101,8 +107,8 @@ class Recorder:
     They are never replayed at the same time. What a function returns stays where another finds it.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, workspace: Workspace, *, lasting: bool = True) -> None:
+        self._workspace, self._lasting = workspace, lasting
         self._pool: Any = None
         self._stream: Any = None
         self._recorded: dict[Hashable, Replayed] = {}
@@ -114,8 +120,9 @@ class Recorder:
                 self._pool = torch.cuda.graph_pool_handle()
                 self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._recorded[name] = Replayed(
-                function, lambda: name, self._workspace, warm_calls=0, pool=self._pool, stream=self._stream
-            )
+                function, lambda: name, self._workspace, warm_calls=0, pool=self._pool, stream=self._stream,
+                lasting=self._lasting,
+            )  # fmt: skip
         return self._recorded[name]()
 
     def forget(self) -> None:

@@ -8,14 +8,16 @@ row is summed by ``embedding_bag`` instead, which is the same product and adds i
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.nn import functional as F
+
+from dladmm.base.scipy_sparse import sparse
 
 LONGEST_PIECE = 512
 """A GPU thread adds one entry after the other: longer rows are summed in pieces first."""
@@ -57,6 +59,14 @@ class SparseMatrix:
     def _row_sums(self) -> RowSums:
         return RowSums(self.csr)
 
+    def with_values(self, values: Tensor, transposed: Tensor) -> SparseMatrix:
+        """The same places with other entries; ``transposed`` are those of the transpose, in its own order."""
+        made = SparseMatrix(_with_values(self.csr, values), _with_values(self.transposed, transposed))
+        if values.is_cuda:  # where rows begin is known, and asking again would wait for the GPU
+            made.__dict__["_row_sums"] = self._row_sums.with_values(values)
+            made.T.__dict__["_row_sums"] = self.T._row_sums.with_values(transposed)
+        return made
+
     def to_scipy(self) -> sparse.csr_array:
         return scipy_matrix(self.csr)
 
@@ -85,6 +95,11 @@ class RowSums:
             self.starts = ends.to(starts)
             self.piece_starts = first.to(starts)
             self.order = torch.arange(len(begins)).to(starts)
+
+    def with_values(self, values: Tensor) -> RowSums:
+        made = copy(self)
+        made.values = values
+        return made
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         if not len(self.columns):  # no entry at all: a rank whose nodes have no neighbour elsewhere
@@ -116,6 +131,15 @@ def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
             size=ordered.shape,
             check_invariants=True,
             device=device,
+        )
+
+
+def _with_values(csr: Tensor, values: Tensor) -> Tensor:
+    """The same places with other entries."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse")
+        return torch.sparse_csr_tensor(
+            csr.crow_indices(), csr.col_indices(), values, size=tuple(csr.shape), check_invariants=False
         )
 
 

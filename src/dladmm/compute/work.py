@@ -3,12 +3,12 @@
 An update computes moves from tensors; everything else goes through its :class:`Work`: rows in chunks, sums over chunks
 and ranks, buffers, cached products, and the application of a move. Parameters, variables and cached predictions are
 written here and nowhere else in ``blocks`` and ``solvers``. So what the next update begins with can be written in the
-same pass over memory (:class:`~dladmm.compute.execution.UpdatePlan`), and no update knows what comes next.
+same pass over memory (:class:`~dladmm.compute.workspace.UpdatePlan`), and no update knows what comes next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
 from dladmm.compute.communicator import Shards
-from dladmm.compute.execution import EAGER, NO_PLAN, Execution, UpdatePlan
+from dladmm.compute.execution import EAGER, Execution
 from dladmm.compute.passes import (
     EntryProblem,
     RowProblem,
@@ -27,7 +27,7 @@ from dladmm.compute.passes import (
     solve_entries,
     solve_rows,
 )
-from dladmm.compute.workspace import Workspace
+from dladmm.compute.workspace import NO_PLAN, UpdatePlan, Workspace
 
 if TYPE_CHECKING:
     from dladmm.solvers.subproblems import Anchor, SubproblemOptions, Term
@@ -88,9 +88,21 @@ class Work:
         """How many rows there are on all ranks."""
         return n_own if self.shards is None else self.shards.n_rows
 
-    def total(self, *sums: Tensor) -> Sequence[Tensor]:
-        """Sums over the rows of this process, which gives them up, made sums over the rows of all ranks."""
-        return sums if self.shards is None else self.shards.comm.total(*sums)
+    def total(self, *sums: Tensor, halves: Collection[int] = ()) -> Sequence[Tensor]:
+        """Sums over the rows of this process, which gives them up, made sums over the rows of all ranks.
+
+        ``halves`` are the places of symmetric matrices.
+        """
+        return sums if self.shards is None else self.shards.comm.total(*sums, halves=halves)
+
+    def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
+        """What these calls return, none of which needs another's result; their sums may travel together."""
+        return [call() for call in calls] if self.shards is None else self.shards.comm.at_once(*calls)
+
+    @property
+    def few_messages(self) -> bool:
+        """Whether sums are to be joined, at the price of sending more; what was fetched ahead must be kept."""
+        return self.shards is not None and self.shards.comm.few_messages and self.how.shortcuts
 
     def counted(self, x: Tensor) -> Tensor:
         """Each row of ``x`` times how often it counts: what a sum over the samples sums."""

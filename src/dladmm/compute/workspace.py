@@ -171,3 +171,35 @@ def settled(now: Any, was: Any) -> Any:
         parts = [settled(*both) for both in zip(now, was, strict=True)]
         return type(now)(*parts) if hasattr(now, "_fields") else tuple(parts)
     return now
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """What may be computed in the pass that applies a move, read off the schedule (:mod:`dladmm.engine.schedule`).
+
+    An update of V_l has link l behind its variable (``in``) and link l + 1 behind its block's prediction (``out``); an
+    update of B_l has link l as ``out``.
+
+    Parameters
+    ----------
+    in_residual, out_residual : bool
+        The next update begins with ``prediction - target`` of that link.
+    out_offset : bool
+        The next update begins with ``variable - prediction`` of that link.
+    in_offset_lasts : bool
+        The next sweep will, and neither tensor changes before.
+    out_prediction_dead : bool
+        The prediction is overwritten before anybody reads it.
+    in_settled : bool
+        Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
+    """
+
+    in_residual: bool = False
+    out_residual: bool = False
+    out_offset: bool = False
+    in_offset_lasts: bool = False
+    out_prediction_dead: bool = False
+    in_settled: bool = True
+
+
+NO_PLAN = UpdatePlan()

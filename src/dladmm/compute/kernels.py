@@ -1,0 +1,237 @@
+"""Hand-written Triton kernels for the passes over rows that an iteration waits for: each reads and writes memory once.
+
+They are optional: without Triton, on a CPU, in float64, with row counts or for small tensors a pass runs as its
+function says, and that function is the kernel's definition (``tests/compute/test_kernels.py`` compares them on a GPU).
+Compiling one takes a second or so, once for a machine. Sums are added up within a
+block of :data:`BLOCK` entries in float32 and over the blocks in float64, as plain passes add within rows and over
+rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dladmm.compute import triton_code
+
+MOST_CLASSES, INNER_STEPS = 1024, 4
+"""Of the softmax prox: classes of a row that one program holds, and Newton steps for each (as losses.cross_entropy)."""
+
+BLOCK = 2048
+"""Entries that one program works on."""
+
+WORTH_A_KERNEL = 1 << 18
+"""Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
+
+SMALL_BLOCK = 512
+"""The same where a program does many operations with an entry."""
+
+
+def advance(
+    x: Tensor,
+    move: Tensor | None,
+    target: Tensor | None,
+    residual: Tensor | None,
+    *,
+    multiple: Tensor | None,
+    shift: Tensor | None,
+) -> Tensor | None:
+    """:func:`dladmm.compute.passes.advance`."""
+    if not _plain(x, move, target, residual, shift, multiple):
+        return None
+    moves, leaves = move is not None and multiple is not None, residual is not None and target is not None
+    inner, columns = 1, 1
+    if shift is not None:
+        columns = shift.numel()
+        if shift.ndim > 1 and shift.shape[0] != columns:
+            return None
+        inner = math.prod(x.shape[2:]) if shift.ndim > 1 else 1
+        if columns != x.shape[1] or (shift.ndim == 1 and x.ndim != 2):
+            return None
+    if not (moves or shift is not None or leaves):
+        return None
+    triton_code.advance[_grid(x)](
+        x, move if moves else x, target if leaves else x, residual if leaves else x,
+        multiple if moves else x, x if shift is None else shift, x.numel(), columns, inner,
+        MOVES=moves, SHIFTS=shift is not None, LEAVES=leaves, BLOCK=BLOCK,
+    )  # fmt: skip
+    return _nothing(x)
+
+
+def descend(
+    x: Tensor,
+    d: Tensor,
+    other: Tensor | None,
+    residual: Tensor | None,
+    counts: Tensor | None,
+    by_row: Tensor | None,
+    *,
+    step: Tensor | None,
+    measured: bool,
+) -> Tensor | None:
+    """:func:`dladmm.compute.passes._descend`."""
+    far = by_row if step is None else step
+    if far is None or (counts is not None and measured) or not _plain(x, d, other, residual, far):
+        return None
+    measured = measured and other is not None
+    sums = _partial(x) if measured else x
+    triton_code.descend[_grid(x)](
+        x, d, x if other is None else other, x if residual is None else residual, far, sums,
+        x.numel(), x.shape[1:].numel(), BY_ROW=step is None, OTHER=other is not None,
+        LEAVES=residual is not None and other is not None, MEASURED=measured, BLOCK=BLOCK,
+    )  # fmt: skip
+    return sums.sum() if measured else _nothing(x)
+
+
+def solve_entries(
+    z: Tensor,
+    f: Tensor | None,
+    m: Tensor,
+    a: Tensor,
+    counts: Tensor | None,
+    residual: Tensor | None,
+    offset: Tensor | None,
+    *,
+    activation: Any,
+    weight: float,
+) -> Tensor | None:
+    """:func:`dladmm.compute.passes.solve_entries`, of a relu."""
+    if activation.name != "relu" or counts is not None or not _plain(z, f, m, a, residual, offset):
+        return None
+    sums = _partial(z)
+    triton_code.relu_entries[_grid(z)](
+        z, z if f is None else f, m, a, z if residual is None else residual, z if offset is None else offset, sums,
+        z.numel(), float(weight), weight / (1 + (1 + weight) ** 0.5),
+        WRITES=f is not None, LEAVES=residual is not None, OFFSET=offset is not None, BLOCK=BLOCK,
+    )  # fmt: skip
+    return sums.sum()
+
+
+def inner_and_square(
+    prediction: Tensor, target: Tensor, gradient: Tensor, counts: Tensor | None
+) -> Tensor | None:
+    """:func:`dladmm.compute.passes.inner_and_square`."""
+    if counts is not None or not _plain(prediction, target, gradient):
+        return None
+    (programs,) = _grid(prediction)
+    sums = prediction.new_empty(2, programs, dtype=torch.float64)
+    triton_code.inner[(programs,)](
+        prediction, target, gradient, sums, prediction.numel(), programs, BLOCK=BLOCK
+    )
+    return sums.sum(1)
+
+
+def drop(
+    out: Tensor, x: Tensor, rows: Tensor, *, columns: Tensor, limit: Tensor, factor: Tensor
+) -> Tensor | None:
+    """:func:`dladmm.network.input_dropout._drop`."""
+    if not _plain(out, x) or not rows.is_contiguous() or not columns.is_contiguous():
+        return None
+    triton_code.drop[_grid(x)](out, x, rows, columns, limit, factor, x.numel(), len(columns), BLOCK=BLOCK)
+    return _nothing(x)
+
+
+def solve_rows(
+    v: Tensor,
+    f: Tensor,
+    m: Tensor,
+    a: Tensor,
+    counts: Tensor | None,
+    *,
+    solve: Callable[..., Any],
+    **constants: Any,
+) -> Tensor | None:
+    """:func:`dladmm.compute.passes.solve_rows` of a max pooling over windows of 2 x 2 without a rest."""
+    known = getattr(solve, "pools", False) and constants.get("window") == (2, 2) and counts is None
+    if not known or not _plain(v, m, f, a) or v.shape[2] % 2 or v.shape[3] % 2:
+        return None
+    sums = _partial(f)
+    across, nu, c = v.shape[3] // 2, float(constants["nu"]), float(constants["c"])
+    triton_code.pool[_grid(f)](v, f, m, a, sums, f.numel(), across, nu, c, BLOCK=BLOCK)
+    return sums.sum()
+
+
+def rises(
+    H: Tensor, change: Tensor, prediction: Tensor, residual: Tensor, *, steps: Tensor, activation: Any
+) -> Tensor | None:
+    """:func:`dladmm.solvers.step_along._rises`, of a relu."""
+    rows = (H, change, prediction, residual)  # of any size: it takes the place of hundreds of launches
+    if activation.name != "relu" or not _plain(*rows, small=True) or not steps.is_contiguous():
+        return None
+    programs = -(-H.numel() // SMALL_BLOCK)
+    sums = H.new_empty(len(steps), programs, dtype=torch.float64)
+    triton_code.relu_rises[(programs,)](
+        H, change, prediction, residual, steps, sums, H.numel(), programs, STEPS=len(steps), BLOCK=SMALL_BLOCK
+    )
+    return sums.sum(1)
+
+
+def newton_step(
+    excess: Tensor,
+    s: Tensor,
+    step: Tensor,
+    offset: Tensor,
+    k: Tensor,
+    log_k: Tensor,
+    labelled: Tensor,
+    total: Tensor,
+    *_: Tensor | None,
+    inner: int = 0,
+) -> Tensor | None:
+    """:func:`dladmm.losses.cross_entropy._newton_step`, in float32 or float64; always from general bounds."""
+    rows = (excess, s, step, offset, k, log_k, total)
+    n, classes = excess.shape
+    alike = all(each.dtype == excess.dtype and each.is_contiguous() for each in rows)
+    full = all(each.shape == excess.shape for each in (offset, k, log_k, labelled))
+    if (
+        not alike
+        or not full
+        or not labelled.is_contiguous()
+        or classes > MOST_CLASSES
+        or s.shape != total.shape
+    ):
+        return None
+    padded = 1 << max(0, classes - 1).bit_length()
+    together = max(1, SMALL_BLOCK // padded)
+    triton_code.newton_step[(-(-n // together),)](
+        excess, s, step, offset, k, log_k, labelled, total, n, classes,
+        INNER=INNER_STEPS, ROWS=together, CLASSES=padded,
+    )  # fmt: skip
+    return _nothing(s)
+
+
+def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
+    """Whether x is large enough (or may be small), and all are float32, contiguous and on its device."""
+    given = [tensor for tensor in (x, *others) if tensor is not None]
+    return (small or x.numel() >= WORTH_A_KERNEL) and all(
+        each.dtype == torch.float32 and each.is_contiguous() and each.device == x.device for each in given
+    )
+
+
+def _grid(x: Tensor) -> tuple[int]:
+    return (-(-x.numel() // BLOCK),)
+
+
+def _partial(x: Tensor) -> Tensor:
+    """Where every program leaves its sum."""
+    return x.new_empty(_grid(x), dtype=torch.float64)
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return x.new_zeros((), dtype=torch.float64)
+
+
+KERNELS: dict[str, Callable[..., Tensor | None]] = {
+    "advance": advance,
+    "descend": descend,
+    "solve_entries": solve_entries,
+    "inner_and_square": inner_and_square,
+    "drop": drop,
+    "solve_rows": solve_rows,
+    "rises": rises,
+    "newton_step": newton_step,
+}

@@ -1,0 +1,203 @@
+"""Hand-written kernels do what the functions beside them say."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dladmm.activations import get_activation
+from dladmm.blocks.max_pool import _solved
+from dladmm.compute import execution
+from dladmm.compute.execution import Execution, Pass
+from dladmm.compute.passes import _descend, advance, inner_and_square, solve_entries, solve_rows
+from dladmm.losses.cross_entropy import _INNER_STEPS, _newton_step, softmax_prox
+from dladmm.network.input_dropout import InputDropout
+from dladmm.solvers.step_along import _rises
+
+PLAIN, KERNELS = Execution(kernels=False), Execution()
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels on a CPU
+DEVICE = "cpu" if INTERPRETED else "cuda"
+possible = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a CUDA device")
+pytestmark = [pytest.mark.gpu, possible]
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_used(monkeypatch, caplog):
+    """A kernel that cannot be made would leave its work to the function that it is compared with."""
+    if INTERPRETED:
+        monkeypatch.setattr(execution, "on_gpu", lambda tensor: True)
+        monkeypatch.setattr("dladmm.compute.kernels.WORTH_A_KERNEL", 0)
+    monkeypatch.setattr(Pass, "__call__", noting(Pass.__call__))
+    yield
+    assert not [record for record in caplog.records if record.name.startswith("dladmm")]
+
+
+def noting(call):
+    """The same, which fails where a kernel was to be used and was not."""
+
+    def noted(self, how, *rows, **constants):
+        if how.kernels:
+            copies = [None if tensor is None else tensor.clone() for tensor in rows]
+            assert self._by_hand(*copies, **constants) is not None, self.__name__
+        return call(self, how, *rows, **constants)
+
+    return noted
+
+
+SHAPE = (70, 39) if INTERPRETED else (700, 397)
+IMAGES = 2 if INTERPRETED else 70
+
+
+def rows(*shape, seed=0):
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    return torch.randn(*(shape or SHAPE), generator=generator, device=DEVICE)
+
+
+def both(run, *tensors, **constants):
+    """What the pass writes and returns, with its kernel and without."""
+    found = []
+    for how in (KERNELS, PLAIN):
+        own = [None if tensor is None else tensor.clone() for tensor in tensors]
+        before = [None if tensor is None else tensor._version for tensor in own]
+        returned = run(how, *own, **constants)
+        counted = [b is not None and t._version > b for t, b in zip(own, before, strict=True)]
+        found.append((returned, own, counted))
+    return found
+
+
+def alike(found, *, tolerance=2e-6):
+    (returned, kernel, counted), (expected, plain, expected_counted) = found
+    # Sums of float32 numbers, some of which cancel: rounding is relative to the entries, not to the sum
+    torch.testing.assert_close(
+        returned, expected, rtol=1e-5, atol=1e-8 * sum(t.numel() for t in plain if t is not None)
+    )
+    for first, second in zip(kernel, plain, strict=True):
+        if first is not None:
+            torch.testing.assert_close(first, second, rtol=tolerance, atol=tolerance)
+    assert all(own or not wanted for own, wanted in zip(counted, expected_counted, strict=True))
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("moved", [True, False])
+def test_advance(left, moved):
+    x, move, target = rows(), rows(seed=1), rows(seed=2)
+    shift, multiple = rows(SHAPE[1], seed=3), torch.tensor(0.3, device=DEVICE)
+    residual = torch.full_like(x, torch.nan) if left else None
+    alike(both(advance, x, move if moved else None, target, residual, multiple=multiple, shift=shift))
+
+
+def test_advance_of_images():
+    x, move, shift = rows(IMAGES, 8, 28, 28), rows(IMAGES, 8, 28, 28, seed=1), rows(8, 1, 1, seed=3)
+    alike(both(advance, x, move, None, None, multiple=torch.tensor(0.3, device=DEVICE), shift=shift))
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize("left", [True, False])
+def test_descend(left, by_row):
+    x, d, other = rows(), rows(seed=1), rows(seed=2)
+    residual = torch.full_like(x, torch.nan) if left else None
+    far = rows(SHAPE[0], 1, seed=4) if by_row else None
+    step = None if by_row else torch.tensor(0.7, device=DEVICE)
+    alike(both(_descend, x, d, other, residual, None, far, step=step, measured=True))
+
+
+@pytest.mark.parametrize("weight", [0.1, 1.0, 30.0])
+def test_relu_entries(weight):
+    m, a = rows(), rows(seed=1)
+    a[0, 0] = torch.nan
+    out = [torch.full_like(m, torch.nan) for _ in range(4)]
+    z, f, residual, offset = out
+    found = both(
+        solve_entries, z, f, m, a, None, residual, offset, activation=get_activation("relu"), weight=weight
+    )
+    for _, tensors, _ in found:
+        assert tensors[0][0, 0].isnan(), "a number that is none is not hidden"
+        for tensor in tensors:
+            if tensor is not None:
+                tensor[0, 0] = 0
+    found = [(torch.zeros(()), tensors, counted) for _, tensors, counted in found]
+    alike(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_newton_steps_of_the_softmax_prox(classes, dtype):
+    n = SHAPE[0]
+    v, r = 3 * rows(n, classes).to(dtype), 0.2
+    y = torch.nn.functional.one_hot(torch.arange(n, device=DEVICE) % classes, classes).to(dtype)
+    y[0] = 0.5 / classes  # soft labels
+    labelled = y > 1e-30
+    k = torch.where(labelled, y / r, 1.0)
+    offset = torch.where(labelled, y.log(), y.new_ones(()) * (1 + math.log(r))) - v
+    s = torch.logsumexp(v, dim=1, keepdim=True)
+    constants = offset, k, k.log(), labelled, y.sum(dim=1, keepdim=True) / r
+    found = both(_newton_step, torch.empty_like(v), s, torch.empty_like(s), *constants, None, None)
+    alike(found, tolerance=1e-12 if dtype == torch.float64 else 1e-4)
+
+
+def test_the_softmax_prox_with_its_kernel():
+    v, y = rows(SHAPE[0], 10), torch.nn.functional.one_hot(torch.arange(SHAPE[0], device=DEVICE) % 10, 10)
+    found = [
+        softmax_prox(4 * v, y.to(v.dtype), 0.01, replace(how, recorded=True)) for how in (KERNELS, PLAIN)
+    ]
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    assert _INNER_STEPS == kernel_module().INNER_STEPS
+
+
+def kernel_module():
+    from dladmm.compute import kernels
+
+    return kernels
+
+
+def test_rises_of_a_search():
+    steps = 0.5 ** torch.arange(60, dtype=torch.float64, device=DEVICE)
+    tensors = rows(), rows(seed=1), rows(seed=2), rows(seed=3)
+    kernel, plain = (
+        _rises(how, *tensors, steps=steps, activation=get_activation("relu")) for how in (KERNELS, PLAIN)
+    )
+    assert kernel.shape == (60,)
+    torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-3)
+
+
+def test_inner_and_square():
+    alike(both(inner_and_square, rows(), rows(seed=1), rows(seed=2), None), tolerance=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_dropped_entries_are_the_same(share):
+    x = rows()
+    drops = InputDropout(x, seed=5)
+    kernel, plain = (drops.apply(x, share, 17, how).clone() for how in (KERNELS, PLAIN))
+    assert torch.equal(kernel == 0, plain == 0)
+    torch.testing.assert_close(kernel, plain, rtol=1e-6, atol=0)
+
+
+def test_max_pool_of_ties_and_of_others():
+    m = rows(IMAGES, 8, 28, 28).mul(2).round().div(2)  # many ties
+    m[1:] += rows(IMAGES - 1, 8, 28, 28, seed=1)
+    v, f, a = (rows(IMAGES, 8, n, n, seed=seed) for n, seed in ((28, 2), (14, 3), (14, 4)))
+    alike(both(solve_rows, v, f, m, a, None, solve=_solved, window=(2, 2), nu=0.3, c=1.7))
+
+
+def test_what_a_kernel_does_not_do_is_left_to_the_function():
+    """Rows that count differently, other strides and types, other activations and windows."""
+    kernels, x, d, step = kernel_module(), rows(), rows(seed=1), torch.tensor(0.7, device=DEVICE)
+    counts, relu = torch.ones(len(x), 1, device=DEVICE), get_activation("relu")
+    images, windows = rows(2, 3, 6, 6), rows(2, 3, 2, 2)
+    refused = (
+        kernels.descend(x, d, d, None, counts, None, step=step, measured=True),
+        kernels.descend(x.T, d.T, d.T, None, None, None, step=step, measured=True),
+        kernels.solve_entries(x, None, d, d, counts, None, None, activation=relu, weight=1.0),
+        kernels.solve_entries(x, None, d, d, None, None, None, activation=get_activation("tanh"), weight=1.0),
+        kernels.inner_and_square(x, d, d, counts),
+        kernels.inner_and_square(x.double(), d.double(), d.double(), None),
+        kernels.solve_rows(
+            images, windows, images, windows, None, solve=_solved, window=(3, 3), nu=1.0, c=1.0
+        ),
+    )
+    assert refused == (None,) * len(refused)
