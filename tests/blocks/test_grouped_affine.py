@@ -8,6 +8,7 @@ import torch
 from dladmm import InputError
 from dladmm.blocks import Affine, Anchor, Block, GroupedAffine, Term, Work
 from dladmm.regularizers import L2
+from dladmm.solvers.metric import FullMetric, padded
 from dladmm.solvers.subproblems import SubproblemOptions
 
 COPIES, N_IN, N_OUT, ROWS = 3, 4, 2, 7
@@ -72,6 +73,28 @@ def test_sums_over_the_rows(params, counted):
         assert torch.allclose(ones[k], (a * weight).sum(0), atol=1e-13)
         assert torch.allclose(seen.gram()[k], a.T @ (a * weight), atol=1e-13)
         assert torch.allclose(seen.column_sums()[k], (a * weight).sum(0), atol=1e-13)
+        centre = drawn(COPIES, N_IN)
+        second, first = seen.moments(centre, None)
+        apart, share = a - centre[k], weight / weight.sum()
+        assert torch.allclose(second[k], apart.T @ (apart * share), atol=1e-13)
+        assert torch.allclose(first[k], (apart * share).sum(0), atol=1e-13)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS], ids=["fewer rows than outputs", "more"])
+def test_directions_are_kept_and_added_in_their_shares(params, rows):
+    v, E, start = drawn(rows, COPIES * N_IN), drawn(rows, COPIES * N_OUT), drawn(COPIES, N_OUT, padded(N_IN))
+    metric = FullMetric(params["W"], N_IN, (COPIES,))
+    metric.second.copy_(torch.eye(N_IN, dtype=torch.float64))
+    metric.renew(drawn(COPIES, N_IN), 0.1, torch.ones((), dtype=torch.float64))
+    seen = BLOCK.linear_operator(params, v, BLOCK.forward(params, v), work())
+    for decay in (None, drawn(COPIES, N_OUT, N_IN)):
+        found = start.clone()
+        seen.add_direction(found, 0.9, E, decay, metric)
+        for k in range(COPIES):
+            a, e, K = v.chunk(COPIES, 1)[k], E.chunk(COPIES, 1)[k], metric.matrix[k]
+            slope = e.T @ a + (0.0 if decay is None else decay[k])
+            along = slope @ K[:N_IN] + torch.outer(e.sum(0), K[N_IN])
+            assert torch.allclose(found[k], 0.9 * start[k] + 0.1 * along, atol=1e-13)
 
 
 def test_updates_are_those_of_the_dense_block_where_it_has_the_same_freedom(params):
@@ -98,6 +121,11 @@ def test_updates_are_those_of_the_dense_block_where_it_has_the_same_freedom(para
     value = (BLOCK.forward(leaves, v) - target).square().sum() * 1.5 + 0.05 * leaves["W"].square().sum()
     slopes = torch.autograd.grad(value, list(leaves.values()))
     assert torch.allclose(stationary, sum(g.square().sum() for g in slopes))
+
+
+def test_weights_begin_at_he_of_a_copys_own_inputs():
+    W = GroupedAffine(20, 50, 30).initial_parameters(torch.Generator().manual_seed(0), 0.5)["W"]
+    assert float(W.std()) == pytest.approx(0.5 * (2 / 50) ** 0.5, rel=0.02)
 
 
 def test_impossible_sizes_are_refused():

@@ -17,12 +17,14 @@ from dladmm import Recurrent
 from dladmm.blocks import (
     Affine,
     Anchor,
+    BatchNorm,
     Block,
     Composed,
     Convolution,
     Dropout,
     Elementwise,
     Embedding,
+    FiniteAffine,
     Frozen,
     Generic,
     GraphConv,
@@ -40,7 +42,7 @@ from dladmm.blocks.base import Draw
 from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.graph import normalised_adjacency
-from dladmm.regularizers import L1, L2
+from dladmm.regularizers import L1, L2, WeightSet
 from dladmm.solvers.subproblems import SubproblemOptions
 from own_gain import Gain
 
@@ -125,6 +127,7 @@ BLOCKS = {
         lambda: Composed([LinearMap(nn.AvgPool2d(2)), LinearMap(nn.Flatten())], Affine(8, 3)),
         (2, 4, 4),
     ),
+    "finite": (lambda: FiniteAffine(4, 3, WeightSet(2)), (4,)),
     "frozen": (lambda: Frozen(Affine(4, 3), Affine(4, 3).initial_parameters(None, 1.0)), (4,)),
     "dropout": (lambda: Dropout("relu", nn.Dropout(0.4)), (4,)),
     "dropout, drawn": (lambda: drawn(Dropout("tanh", nn.Dropout(0.4))), (4,)),
@@ -133,6 +136,7 @@ BLOCKS = {
     "generic": (lambda: Generic(Gated(4, 3)), (4,)),
     "generic, linear": (lambda: Generic(nn.Linear(4, 3)), (4,)),
     "generic, with statistics": (lambda: Generic(nn.BatchNorm1d(4)), (4,)),
+    "batch norm": (lambda: BatchNorm(nn.BatchNorm1d(4)), (4,)),
     "graph": (lambda: GraphConv(4, 3, "relu", graph()), (4,)),
     "graph, widening": (lambda: GraphConv(3, 5, "tanh", graph()), (3,)),
     "graph, linear": (lambda: GraphConv(4, 3, "identity", graph()), (4,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,14 @@ from torch import nn
 from convergent import train
 from dladmm import InputError, InputTypeError, Recurrent, baselines
 from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Term, Work
+from dladmm.blocks.recurrent_cells import (
+    advanced,
+    pulled,
+    pulled_before,
+    slopes_of,
+    squared_slopes,
+    through_time,
+)
 from dladmm.callbacks import Checkpoint
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
@@ -83,6 +92,27 @@ def test_every_update_falls_by_what_it_promises(layer, w_solver, forward):
                 promised = sum(float(step.rate * step.squared) for step in update())
             assert promised > 0
             assert before - value() >= promised - 1e-9 * (1 + abs(before))
+
+
+def test_updates_of_B_end_where_the_penalised_energy_is_stationary():
+    """B with its l2 penalty, the states held: in coordinates B L the penalty is that of B."""
+    generator = torch.Generator().manual_seed(1)
+    block, penalty = RecurrentStates(Recurrent(LAYERS[0])), get_regularizer({"name": "l2", "strength": 3.0})
+    params = block.initial_parameters(generator, 1.0)
+    v, s = (torch.randn(6, 4, n, generator=generator, dtype=torch.float64) / 2 for n in (3, 5))
+    term, work = Term(0.8, s, s), Work(SubproblemOptions(), order=(False,))
+    with torch.no_grad():
+        at = block.unrolled(params, v, s)
+        met = []
+        for _ in range(120):
+            _, at = block._step_of_B(v, term, penalty, replace(work, sweep_values={}), at)
+            met.append(work.curvatures["B"])
+    leaves = {name: p.clone().requires_grad_() for name, p in at.params.items()}
+    energy = block.own_energy(leaves, v, s, term.weight, work)
+    (energy + sum(penalty.value(leaves[name]) for name in block.penalised)).backward()
+    assert max(float(p.grad.abs().max()) for p in leaves.values()) < 1e-6
+    # where nothing moves but by rounding, the curvature that is remembered is not what rounding made
+    assert met[-1] < 10 * met[20]
 
 
 @pytest.mark.parametrize("layer", LAYERS[2:])
@@ -252,3 +282,79 @@ def test_a_gru_begins_nearly_as_an_elman_network():
     assert torch.allclose(block.cell(still, x, ones), torch.sigmoid(-2 * ones))
     without = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True, bias=False)))
     assert set(without.initial_parameters(torch.Generator(), 1.0)) == {"weight_ih_l0", "weight_hh_l0"}
+
+
+def test_an_elman_network_begins_by_keeping_what_came_first():
+    """An orthogonal U, and weights of the inputs with torch's deviation, 1/sqrt(3 units)."""
+    block = RecurrentStates(Recurrent(nn.RNN(50, 40, batch_first=True)))
+    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    U = params["weight_hh_l0"]
+    torch.testing.assert_close(U @ U.T, torch.eye(40, dtype=torch.float64))
+    assert float(params["weight_ih_l0"].std()) == pytest.approx(120**-0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["tanh", "relu", "GRU", "LSTM"])
+def test_squared_slopes_are_those_of_the_cell(kind):
+    """Of the state's derivatives in the sums of its matrices' rows, which torch's cells take as biases."""
+    generator = torch.Generator().manual_seed(0)
+    gates, states = {"GRU": (3, 1), "LSTM": (4, 2)}.get(kind, (1, 1))
+    inputs, own = (torch.randn(5, 3 * gates, generator=generator, dtype=torch.float64) for _ in range(2))
+    before = torch.randn(5, 3 * states, generator=generator, dtype=torch.float64)
+    layer = {"GRU": nn.GRU, "LSTM": nn.LSTM}.get(kind, nn.RNN)
+    extra = {"nonlinearity": kind} if layer is nn.RNN else {}
+    block = RecurrentStates(Recurrent(layer(1, 3, batch_first=True, **extra)))
+    none = {
+        f"weight_{n}_l0": torch.zeros(3 * gates, size, dtype=torch.float64)
+        for n, size in (("ih", 1), ("hh", 3))
+    }
+
+    def cell(a: torch.Tensor, b: torch.Tensor, row: int) -> torch.Tensor:
+        params = none | {"bias_ih_l0": a, "bias_hh_l0": b}
+        return block.cell(params, torch.zeros(1, 1, dtype=torch.float64), before[row : row + 1])[0]
+
+    _, held = advanced(kind, inputs, own.clone(), before)
+    for place, found in enumerate(squared_slopes(slopes_of(kind, held, before))):
+        slopes = [
+            torch.autograd.functional.jacobian(
+                lambda *sums, row=row: cell(*sums, row), (inputs[row], own[row])
+            )[place]
+            for row in range(5)
+        ]
+        torch.testing.assert_close(found, torch.stack(slopes).square().sum(1).mean(0))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gradients_by_hand_are_those_of_torch(layer):
+    """In the two sums, in the states a step before and, through all of time, in e: against backward through torch's."""
+    generator = torch.Generator().manual_seed(3)
+    block = RecurrentStates(Recurrent(layer))
+    params = block.initial_parameters(torch.Generator().manual_seed(1), 1.0)
+    n = block.n_states
+    x, s, e, pull = (torch.randn(6, 4, k, generator=generator, dtype=torch.float64) for k in (3, n, n, n))
+    at = block.unrolled(params, x, s)
+    torch.testing.assert_close(at.predicted, block.predicted(params, x, s))
+    leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
+    states = s.clone().requires_grad_()
+    backward = torch.autograd.grad(block.predicted(leaves, x, states), [*leaves.values(), states], pull)
+    expected = dict(zip(leaves, backward, strict=False))
+    hidden = at.before[..., : block.n_hidden]
+    for of, name, rows in (("inputs", "ih", x), ("states", "hh", hidden)):
+        sums = pulled(at.slopes, pull, of=of).flatten(0, 1)
+        torch.testing.assert_close(sums.T @ rows.flatten(0, 1), expected[f"weight_{name}_l0"])
+        if f"bias_{name}_l0" in params:
+            torch.testing.assert_close(sums.sum(0), expected[f"bias_{name}_l0"])
+    one_before = pulled_before(at.slopes, pull, params["weight_hh_l0"])[:, 1:]
+    torch.testing.assert_close(one_before, backward[-1][:, :-1])
+    own = e.clone().requires_grad_()
+    state, rolled = torch.zeros(6, n, dtype=torch.float64), []
+    for t in range(4):
+        state = block.cell(params, x[:, t], state) + own[:, t]
+        rolled.append(state)
+    unrolled = torch.stack(rolled, 1)
+    (slope,) = torch.autograd.grad(unrolled, own, pull)
+    there = block.unrolled(params, x, unrolled.detach())
+    torch.testing.assert_close(through_time(there.slopes, pull, params["weight_hh_l0"]), slope)
+    found, held = block._rolled_out(params, block._sums(params, x, "ih"), e)
+    torch.testing.assert_close(found, unrolled.detach())
+    for of_time, of_all in zip(zip(*held, strict=True), there._held, strict=True):
+        torch.testing.assert_close(torch.stack(of_time, 1), of_all)

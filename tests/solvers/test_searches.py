@@ -59,6 +59,23 @@ def test_a_search_forgives_its_slack_and_no_more_and_ends():
     assert searched(lambda curvature: Trial(1.0, 0.0, 0.0), 1.0, lambda: 0.5, OPTIONS) is None
 
 
+@pytest.mark.parametrize("q", [0.3, 1.0, 5.0, 1000.0])
+def test_a_search_that_leaps_finds_the_same_in_two_trials(q):
+    """The curvature that a failed trial met says where the majoriser of a quadratic function holds."""
+    tried: list[float] = []
+
+    def trial(curvature: float) -> Trial:
+        tried.append(curvature)
+        found = quadratic(q)(curvature)
+        assert found.curvature == pytest.approx(q)
+        return found
+
+    assert searched(trial, 1.0, lambda: 0.0, OPTIONS, leaps=True) == searched(
+        quadratic(q), 1.0, lambda: 0.0, OPTIONS
+    )
+    assert len(tried) <= 2
+
+
 def test_small_numbers():
     change, residual = randn(0, 4, 3), randn(1, 4, 3)
     direct = (residual + change).square().sum() - residual.square().sum()
@@ -205,3 +222,26 @@ def test_conjugate_gradients_need_as_many_steps_as_there_are_eigenvalues():
     conjugate_gradients(v, gradient, product, product, anchor, term, Work(OPTIONS), 0.0, 3)
     torch.testing.assert_close(v, best, rtol=0, atol=1e-10)
     torch.testing.assert_close(term.prediction, K * best, rtol=0, atol=1e-9)
+
+
+def test_a_proximal_point_moves_all_and_shrinks_what_is_penalised():
+    params, gradients = {"W": randn(0, 3, 2), "b": randn(1, 3)}, [randn(2, 3, 2), randn(3, 3)]
+    W, b = proximal_point(params, L1(0.8), ["W"])(4.0, gradients)
+    moved = params["W"] - gradients[0] / 4
+    torch.testing.assert_close(W, moved.sign() * (moved.abs() - 0.2).clamp_min(0))
+    torch.testing.assert_close(b, params["b"] - gradients[1] / 4)
+
+
+def test_the_next_search_begins_at_a_quarter_of_this_one_at_least():
+    """A step along which the energy hardly bends says little of the next."""
+    work = Work(SubproblemOptions())
+    term = Term(1.0, torch.ones(3, dtype=F64), torch.zeros(3, dtype=F64))
+    majorised_step([randn(0, 3)], lambda values: 1e-3 * values[0], None, None, term, work, "B")
+    assert work.curvatures["B"] == 0.25
+
+
+def test_dampings_and_lengths():
+    options = SubproblemOptions(damping=0.1, last_damping=0.3)
+    assert [options.damping_of(7, last=last) for last in (False, True)] == pytest.approx([0.1, 2.1])
+    assert options.damped(4.0).last_damping == pytest.approx(1.2)
+    assert float(line_search(torch.tensor(-1.0), torch.tensor(2.0))) == 0.0, "never uphill"

@@ -2,10 +2,12 @@
 
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
+from dladmm.blocks.batch_norm import BatchNorm
 from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.dropout import Dropout
 from dladmm.blocks.elementwise import Elementwise
 from dladmm.blocks.embedding import Embedding
+from dladmm.blocks.finite_affine import FiniteAffine
 from dladmm.blocks.frozen import Frozen
 from dladmm.blocks.generic import Generic
 from dladmm.blocks.graphconv import GraphConv
@@ -21,12 +23,14 @@ from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 __all__ = [
     "Affine",
     "Anchor",
+    "BatchNorm",
     "Block",
     "Composed",
     "Convolution",
     "Dropout",
     "Elementwise",
     "Embedding",
+    "FiniteAffine",
     "Frozen",
     "Generic",
     "GraphConv",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine_rows import Rows, exact_a, gradient_of_rows, quadratic_a
-from dladmm.blocks.base import Block, Support
+from dladmm.blocks.base import Block, Support, layer_of
 from dladmm.compute.passes import by_columns, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
@@ -57,17 +58,11 @@ class Affine(Block):
             return torch.mm(v, params["W"].T, out=out)
         return torch.addmm(params["b"], v, params["W"].T, out=out)
 
+    def certified_as(self) -> dict[str, Any] | None:
+        return {"type": "affine", "n_in": self.n_in, "n_out": self.n_out, "bias": self.bias}
+
     def to_module(self, params: Params) -> nn.Module:
-        W = params["W"]
-        # skip_init: nn.Linear would otherwise draw from the caller's global generator
-        module: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-            nn.Linear, self.n_in, self.n_out, bias=self.bias, device=W.device, dtype=W.dtype
-        )
-        with torch.no_grad():
-            module.weight.copy_(W)
-            if self.bias:
-                module.bias.copy_(params["b"])
-        return module
+        return layer_of(nn.Linear, self.n_in, self.n_out, params=params)
 
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
@@ -76,6 +71,10 @@ class Affine(Block):
         return update_linear_parameters(
             parameter_order(params, work), params, Rows(self.n_in, v, term, work), penalty, work
         )
+
+    def fetch_sums(self, v: Tensor, term: Term, work: Work) -> None:
+        if work.few_messages:
+            Rows(self.n_in, v, term, work).fetch()
 
     def parameter_stationarity(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work

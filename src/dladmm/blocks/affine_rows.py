@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +44,10 @@ def adjoint_of_rows(work: Work, E: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     return work.how.direction(E.T, A), column_sums(E)
 
 
+def _gram_of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
+    return (full_precision_gram(A, work.counts),)
+
+
 class Rows:
     """``A``, the rows of a block's input, as the least-squares solver sees it."""
 
@@ -53,12 +58,32 @@ class Rows:
         self.weight, self.n_inputs = term.weight, n_inputs
         self.samples = work.samples(len(term.target))
         self._sources = (A, work.counts)
-        self.gram_pays = gram_pays(work.n_rows(len(term.target)), n_inputs)
+        self.gram_pays = work.few_messages or gram_pays(work.n_rows(len(term.target)), n_inputs)
+        self._ahead = (A, work.counts, term.target, term.prediction)
+
+    def fetch(self) -> None:
+        """Where messages are dear: gradient, Gram matrix and column sums in one of them, kept for those who ask."""
+        own = [*self._own_gradient(), self._own_column_sums().clone()]
+        known = self.work.find("gram", self._sources)
+        if known is None:
+            own.append(self.work.own_sum(_gram_of_rows, self.A)[0])
+        product, sums, ones, *gram = self.work.total(*own, halves=[3] if known is None else [])
+        for found in gram:
+            self.work.keep("gram", found, self._sources)
+        self.work.keep("column sums", ones, self._sources)
+        self.work.keep("ahead", (product, sums), self._ahead)
+
+    def _own_gradient(self) -> list[Tensor]:
+        return self.work.own_sum(gradient_of_rows, self.term.target, self.term.prediction, self.A)
 
     def gradient(self, with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        target, prediction = self.term.target, self.term.prediction
-        own = self.work.own_sum(gradient_of_rows, target, prediction, self.A)
-        return self._totals(own, with_column_sums)
+        if not self.work.few_messages:
+            return self._totals(self._own_gradient(), with_column_sums)
+        if self.work.find("ahead", self._ahead) is None:
+            self.fetch()
+        fetched: Any = self.work.find("ahead", self._ahead)
+        product, sums = fetched
+        return product.clone(), sums.clone(), self.column_sums() if with_column_sums else None
 
     def as_rows(self, E: Tensor) -> Tensor:
         """E, given in the shape of the block's output, with the rows of A."""
@@ -94,7 +119,8 @@ class Rows:
             second = centred.T @ (shares if sketch is None else shares @ sketch)
             return (second,) if centre is None else (second, shares.T @ A.new_ones(len(A)))
 
-        second, *first = self.work.sum(of_rows, self.A)
+        own = self.work.own_sum(of_rows, self.A)
+        second, *first = self.work.total(*own, halves=[] if sketch is not None else [0])
         return second, first[0] if first else None
 
     def _totals(self, own: list[Tensor], with_column_sums: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -104,10 +130,13 @@ class Rows:
         return product, sums, ones[0] if ones else None
 
     def gram(self) -> Tensor:
-        def of_rows(work: Work, A: Tensor) -> tuple[Tensor]:
-            return (full_precision_gram(A, work.counts),)
+        if self.work.few_messages and self.work.find("gram", self._sources) is None:
+            self.fetch()
 
-        return self.work.cached("gram", self._sources, lambda: self.work.sum(of_rows, self.A)[0])
+        def make() -> Tensor:
+            return self.work.total(*self.work.own_sum(_gram_of_rows, self.A), halves=[0])[0]
+
+        return self.work.cached("gram", self._sources, make)
 
     def column_sums(self) -> Tensor:
         make = lambda: self.work.total(self._own_column_sums().clone())[0]  # noqa: E731
@@ -125,6 +154,9 @@ class Rows:
         return ChunkProducts(self.A, heading, self.term, self.work)
 
     def squared(self, products: ChunkProducts) -> Tensor:
+        if self.work.few_messages:
+            heading = products.heading.double()
+            return ((heading @ self.gram()) * heading).sum()
         squares = (total_square(work.how, moved, work.counts) for work, _, moved in products)
         return self.work.total(reduce(Tensor.add_, squares))[0]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Flag, auto
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
-from dladmm.regularizers import Regularizer, Signed
+from dladmm.regularizers import Box, Regularizer, Signed, WeightSet
 from dladmm.solvers.local_step import change_along
 from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
 from dladmm.solvers.weight_step import Operator
@@ -77,6 +78,12 @@ class Block(ABC):
     has_statistics: bool = False
     """Whether g depends on statistics of the batch, which :meth:`evaluate` replaces by those of the training data."""
 
+    normalises: bool = False
+    """Whether g takes the size of its input out, so that a change of the input is to be measured behind it."""
+
+    weight_set: WeightSet | None = None
+    """The finite set that its weights are of, where they are; :meth:`shown` has them."""
+
     begins_with_residual: bool = False
     """Whether its updates begin with ``work.residual(term)`` and ``work.offset(v, anchor)``."""
 
@@ -101,13 +108,16 @@ class Block(ABC):
     drawn: Draw | None = None
     """The draw of the sweep that looks; None outside of sweeps, where g is that of the trained network."""
 
+    records_gradients: bool = False
+    """Whether :meth:`parameter_gradient` asks the device for no number, so that its launches can be recorded."""
+
     n_levels: int = 0
     """How many levels the block's output has, 0 where it is continuous."""
 
     penalised: tuple[str, ...] = ()
     """The parameters the regulariser Omega applies to."""
 
-    constraint: Signed | None = None
+    constraint: Signed | Box | None = None
     """What the penalised parameters must satisfy beside the regulariser."""
 
     carried: tuple[str, ...] = ()
@@ -134,6 +144,10 @@ class Block(ABC):
     @abstractmethod
     def forward(self, params: Params, v: Tensor) -> Tensor:
         """``g(B, v)``."""
+
+    def shown(self, params: Params) -> Params:
+        """The parameters as the trained network has them: others where a set that W is of is not that of its steps."""
+        return params
 
     def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
         """``g(B, v)``, written into ``out``: fresh pages of memory cost more than many a g."""
@@ -172,6 +186,10 @@ class Block(ABC):
     ) -> list[Step]:
         """Step towards ``argmin_B (weight/2)||target - g(B, v)||^2 + Omega(B)``; nothing where there are none."""
         return []
+
+    def fetch_sums(self, v: Tensor, term: Term, work: Work) -> None:
+        """Ask for the sums that :meth:`update_parameters` will need: called where other sums are asked for anyway."""
+        return
 
     @abstractmethod
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
@@ -241,6 +259,23 @@ class Block(ABC):
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(leaves, own, strict=True)]
         return dict(zip(names, work.total(*(g.detach() for g in filled)), strict=True))
 
+    def certified_as(self) -> dict[str, Any] | None:
+        """What a certificate's file says of the block (docs/certificates.md); None where ``verify.py`` knows none."""
+        return None
+
     @abstractmethod
     def to_module(self, params: Params) -> nn.Module:
         """An ordinary torch module that computes ``g(B, .)`` with a copy of these parameters."""
+
+
+def layer_of(make: Callable[..., nn.Module], *sizes: Any, params: Params, **settings: Any) -> nn.Module:
+    """A torch layer with copies of ``W`` and ``b``; nothing is drawn from torch's global generator.
+
+    It is made without memory of its own, and is given its parameters. (``nn.utils.skip_init`` would import torch's
+    symbolic shapes on a first call, which takes a second.)
+    """
+    layer = make(*sizes, bias="b" in params, device="meta", **settings)
+    layer.weight = nn.Parameter(params["W"].detach().clone())
+    if "b" in params:
+        layer.bias = nn.Parameter(params["b"].detach().clone())
+    return layer

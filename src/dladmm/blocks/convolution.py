@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import parameter_order
-from dladmm.blocks.base import Block, Support
+from dladmm.blocks.base import Block, Support, layer_of
+from dladmm.blocks.patch_gram import PatchShape, patch_gram
 from dladmm.blocks.patches import Patches
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
@@ -106,24 +107,28 @@ class Convolution(Block):
         return self.product(v, params["W"], params.get("b"))
 
     def to_module(self, params: Params) -> nn.Module:
-        W = params["W"]
         make = nn.Conv1d if len(self.kernel) == 1 else nn.Conv2d
-        # skip_init: the layer would otherwise draw from the caller's global generator
-        module: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        return layer_of(
             make, self.channels_in, self.channels_out, self.kernel, stride=self.stride, padding=self.padding,
-            dilation=self.dilation, groups=self.groups, bias=self.bias, device=W.device, dtype=W.dtype,
+            dilation=self.dilation, groups=self.groups, params=params,
         )  # fmt: skip
-        with torch.no_grad():
-            module.weight.copy_(W)
-            if module.bias is not None:
-                module.bias.copy_(params["b"])
-        return module
 
     # Products --------------------------------------------------------------------------------------------------
 
     def product(self, v: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
         convolve = nn.functional.conv1d if len(self.kernel) == 1 else nn.functional.conv2d
         return convolve(v, W, b, self.stride, self.padding, self.dilation, self.groups)
+
+    def adjoint(self, e: Tensor, v: Tensor, W: Tensor) -> Tensor:
+        """``K^T e``: with a stride of 1 a convolution itself, with W turned round, which takes half as long."""
+        reach = tuple(d * (k - 1) for d, k in zip(self.dilation, self.kernel, strict=True))
+        padding = tuple(r - p for r, p in zip(reach, self.padding, strict=True))
+        if any(s != 1 for s in self.stride) or any(p < 0 for p in padding):
+            return self._backward(e, v, W, of_input=True)
+        by_group = W.reshape(self.groups, -1, *W.shape[1:]).transpose(1, 2)
+        turned = by_group.flatten(0, 1).flip(tuple(range(2, W.ndim)))
+        convolve = nn.functional.conv1d if len(self.kernel) == 1 else nn.functional.conv2d
+        return convolve(e, turned, None, 1, padding, self.dilation, self.groups)
 
     def _backward(self, e: Tensor, v: Tensor, W: Tensor, *, of_input: bool) -> Tensor:
         """``K^T e``, or ``e^T A``: what both derivatives of a convolution are."""
@@ -140,6 +145,9 @@ class Convolution(Block):
 
     def gram(self, v: Tensor, counts: Tensor | None) -> Tensor:
         """``A^T A`` of all patches, (groups, patch, patch) in float64."""
+        image, shape = self._as_image(v)
+        if shape.rows_pay(*image.shape[1:]):
+            return patch_gram(image, counts, shape)
         total = v.new_zeros(self.groups, self.patch, self.patch, dtype=torch.float64)
         for part, weights in self._parts(v, counts):
             patches = self._patches_by_sample(part)
@@ -168,18 +176,20 @@ class Convolution(Block):
 
     def _patches_by_sample(self, v: Tensor) -> Tensor:
         """(samples, groups, positions, patch)."""
-        flat = len(self.kernel) == 1
-        image = v.unsqueeze(2) if flat else v
-        kernel, dilation = (
-            (1, *self.kernel) if flat else self.kernel,
-            (1, *self.dilation) if flat else self.dilation,
-        )
-        padding, stride = (
-            (0, *self.padding) if flat else self.padding,
-            (1, *self.stride) if flat else self.stride,
-        )
-        found = nn.functional.unfold(image, kernel, dilation, padding, stride)
+        image, shape = self._as_image(v)
+        found = nn.functional.unfold(image, shape.kernel, shape.dilation, shape.padding, shape.stride)
         return found.reshape(len(v), self.groups, self.patch, -1).mT
+
+    def _as_image(self, v: Tensor) -> tuple[Tensor, PatchShape]:
+        """The input as (N, C, H, W) and its patches; a sequence is an image of one row."""
+        flat = len(self.kernel) == 1
+
+        def both(sizes: Sizes, row: int) -> Sizes:
+            return (row, *sizes) if flat else sizes
+
+        sizes = both(self.kernel, 1), both(self.stride, 1), both(self.padding, 0), both(self.dilation, 1)
+        shape = PatchShape(*sizes, groups=self.groups)  # type: ignore[arg-type]
+        return v.unsqueeze(2) if flat else v, shape
 
     def patch_lengths(self, v: Tensor) -> Tensor:
         """The length of every patch, over all channels: (samples, 1, positions)."""
@@ -215,7 +225,7 @@ class Convolution(Block):
         return update_linear_input(
             v,
             lambda d: self.product(d, W),
-            lambda e: self._backward(e, v, W, of_input=True),
+            lambda e: self.adjoint(e, v, W),
             anchor,
             term,
             work,
@@ -231,4 +241,4 @@ class Convolution(Block):
         return Patches(self, v, Term(1.0, prediction, prediction), work)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
-        return self._backward(term.weight * term.residual(), v, params["W"], of_input=True)
+        return self.adjoint(term.weight * term.residual(), v, params["W"])

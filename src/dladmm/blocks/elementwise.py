@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +14,7 @@ from dladmm.blocks.base import Block, Kind, Support
 from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
-from dladmm.solvers.jump_surrogate import surrogate_through, update_on_surrogate
+from dladmm.solvers.jump_surrogate import REACH, STREAMED_REACH, surrogate_through, update_on_surrogate
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
@@ -47,6 +49,9 @@ class Elementwise(Block):
         output: Tensor = self.activation.module()(v)
         return output
 
+    def certified_as(self) -> dict[str, Any] | None:
+        return {"type": "activation", "f": self.activation.to_spec()}
+
     def to_module(self, params: Params) -> nn.Module:
         return self.activation.module()
 
@@ -66,12 +71,13 @@ class Elementwise(Block):
     ) -> Tensor:
         """``f'(z) gradient``; of a jump the derivative of its surrogate, which is what resynchronised sweeps see."""
         if isinstance(self.activation, JumpFunction):
-            return surrogate_through(self.activation, v).slope(v) * gradient
+            wide = REACH if work.options.ramps else STREAMED_REACH
+            return surrogate_through(self.activation, v, wide=wide).times_slope(v, gradient)
         return self.activation.times_derivative(v, gradient)
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
         if isinstance(self.activation, JumpFunction):
-            return surrogate_through(self.activation, v).slope(v) * move
+            return surrogate_through(self.activation, v, wide=STREAMED_REACH).times_slope(v, move)
         return self.activation.times_derivative(v, move)
 
     def tie_margin(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> float | None:

@@ -12,16 +12,15 @@ from dladmm.activations import Activation, get_activation
 from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
-from dladmm.blocks.affine_rows import Rows
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.propagation import Matrix, Propagated, Propagation
+from dladmm.blocks.propagation import Matrix, Propagated, PropagatedRows, Propagation
 from dladmm.compute.halo import HaloMatrix
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.compute.work import Work
 from dladmm.network.graph_module import GraphLayer
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.step_along import StepAlong
+from dladmm.solvers.step_along import StepAlong, with_decay
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term, Trial, searched
 from dladmm.solvers.weight_step import Operator
 
@@ -76,6 +75,11 @@ class GraphConv(Block):
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return self.activation(self.graph.output(self.graph.operand(v), params["W"]))
 
+    def certified_as(self) -> dict[str, Any] | None:
+        sizes = {"n_in": self.n_in, "n_out": self.n_out}
+        propagated = self.graph.adjacency is None
+        return {"type": "graph", **sizes, "f": self.activation.to_spec(), "propagated": propagated}
+
     def to_module(self, params: Params) -> nn.Module:
         return GraphLayer(params["W"], self.activation.module())
 
@@ -117,7 +121,9 @@ class GraphConv(Block):
             return [self._gradient_W(params, v, V, term, penalty, work)]
         if penalty.quadratic is None:
             return [self._proximal_W(params, v, V, term, penalty, work)]
-        return [self._majorised_W(params, v, V, term, float(penalty.quadratic), work)]
+        recorded = work.how.never_waits(term.prediction)  # then what only the device knows is not asked for
+        strength = penalty.quadratic if recorded else float(penalty.quadratic)
+        return [self._majorised_W(params, v, V, term, strength, work)]
 
     def _exact_W(
         self, params: Params, V: Matrix, A: Tensor, term: Term, penalty: Regularizer, work: Work
@@ -137,16 +143,14 @@ class GraphConv(Block):
         return steps
 
     def _majorised_W(
-        self, params: Params, v: Tensor, V: Matrix, term: Term, strength: float, work: Work
+        self, params: Params, v: Tensor, V: Matrix, term: Term, strength: float | Tensor, work: Work
     ) -> Step:
-        """``argmin_W P(W; sigma) + (strength/2)||W||^2``, Equations 19 and 20: ``W - gradient/sigma`` at strength 0.
-
-        sigma by backtracking from alpha0: in closed form where f is the identity, else on true values.
-        """
+        """``argmin_W P(W; sigma) + (strength/2)||W||^2``, Equations 19 and 20: ``W - gradient/sigma`` at strength 0;
+        sigma by backtracking from alpha0: in closed form where f is the identity, else on true values."""
         W = params["W"]
         step = self._step(params, v, term, work)
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
-        d = g.add(W, alpha=strength) if strength > 0 else g
+        d = with_decay(g, W, strength)
         step.aim(self._change(V, d, work), d, g, strength)
         sigma = step.curvature(work.options.start_of_W(last=work.last), work.options)
         length = step.advance(sigma)
@@ -161,10 +165,9 @@ class GraphConv(Block):
 
         The move depends on sigma in more than its length, so every trial needs a product of its own.
         """
-        W = params["W"]
+        W, start = params["W"], work.options.start_of_W(last=work.last)
         step = self._step(params, v, term, work)
         (g,) = work.total(self.graph.weight_gradient(V, step.gradient(), work))
-        start = work.options.start_of_W(last=work.last)
         if start is None:
             step.aim(self._change(V, g, work), g, g)
             start = float(step.first_curvature())
@@ -287,14 +290,3 @@ class GraphConv(Block):
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         gradient = self.input_gradient(params, v, term, work).add_(v - anchor.value, alpha=anchor.weight)
         return squared_norm(self.graph.pick(gradient))
-
-
-class PropagatedRows(Rows):
-    """``A~ V`` behind an activation with the derivative ``slope`` (None for the identity)."""
-
-    def __init__(self, n_inputs: int, A: Tensor, term: Term, work: Work, slope: Tensor | None) -> None:
-        super().__init__(n_inputs, A, term, work)
-        self.slope = slope
-
-    def as_rows(self, E: Tensor) -> Tensor:
-        return E if self.slope is None else E * self.slope

@@ -119,11 +119,11 @@ class Composed(Block):
         self.maps, self.block = maps, block
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
-        self.draws, self._behind = block.draws, not first
+        self.draws, self.weight_set, self._behind = block.draws, block.weight_set, not first
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
         self.joins_updates = block.joins_updates
-        self.positions_share_weights = block.positions_share_weights
+        self.positions_share_weights, self.constraint = block.positions_share_weights, block.constraint
 
     def __repr__(self) -> str:
         return f"Composed({', '.join(repr(m.module) for m in self.maps)}, {self.block!r})"
@@ -148,6 +148,9 @@ class Composed(Block):
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return self.block.forward(params, self.mapped(v))
+
+    def shown(self, params: Params) -> Params:
+        return self.block.shown(params)
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:
         return self.block.evaluate(params, self.mapped(v))

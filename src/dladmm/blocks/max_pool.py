@@ -126,6 +126,9 @@ def _solved(
     return new, top
 
 
+_solved.pools = True  # type: ignore[attr-defined]  # how dladmm.compute.kernels knows it
+
+
 def _planes(x: Tensor, window: tuple[int, ...]) -> list[Tensor]:
     """Views of x, one for every place in a window; entries beyond the last whole window are in none."""
     ends = [size // w * w for size, w in zip(x.shape[2:], window, strict=True)]

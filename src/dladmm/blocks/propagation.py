@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from scipy import sparse
 from torch import Tensor
 
+from dladmm.base.scipy_sparse import sparse
+from dladmm.blocks.affine_rows import Rows
 from dladmm.compute.sparse import SparseMatrix, scipy_matrix
 from dladmm.compute.work import Work
+from dladmm.solvers.subproblems import Term
 
 Matrix = Tensor | SparseMatrix
 
@@ -29,9 +31,9 @@ class Propagation:
         if adjacency is not None and rows is not None:
             self._to_rows, self._within_rows = adjacency.select(rows), adjacency.select(rows, rows)
 
-    def operand(self, v: Tensor) -> Matrix:
+    def operand(self, v: Matrix) -> Matrix:
         """V as something with ``.T`` to multiply by: a sparse V, which never changes, gets its transpose stored."""
-        if v.layout == torch.strided:
+        if isinstance(v, SparseMatrix) or v.layout == torch.strided:
             return v
         if self._sparse_input is None or self._sparse_input[0] is not v:
             self._sparse_input = (v, SparseMatrix.of(scipy_matrix(v), v.dtype, v.device))
@@ -136,3 +138,14 @@ def _mm(left: Matrix, right: Tensor, out: Tensor) -> Tensor:
 def _transposed_product(G: Tensor, V: Matrix) -> Tensor:
     """``G^T V``."""
     return G.T @ V if isinstance(V, Tensor) else (V.T @ G).T.contiguous()
+
+
+class PropagatedRows(Rows):
+    """``A~ V`` behind an activation with the derivative ``slope`` (None for the identity)."""
+
+    def __init__(self, n_inputs: int, A: Tensor, term: Term, work: Work, slope: Tensor | None) -> None:
+        super().__init__(n_inputs, A, term, work)
+        self.slope = slope
+
+    def as_rows(self, E: Tensor) -> Tensor:
+        return E if self.slope is None else E * self.slope

@@ -11,19 +11,25 @@ it. docs/any_network.md says why.
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dladmm.blocks.base import Block, Support
-from dladmm.blocks.recurrent_parts import joined_parameters, parted_parameters
+from dladmm.blocks.recurrent_cells import (
+    Unrolled,
+    advanced,
+    before,
+    pulled_before,
+    through_time,
+)
+from dladmm.blocks.recurrent_steps import gradients_of, whitened_step
 from dladmm.compute.passes import squared_norm
-from dladmm.compute.work import Work, like_rows
+from dladmm.compute.work import Work
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
@@ -34,7 +40,7 @@ _CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_ce
 GATES: dict[str, tuple[float, ...]] = {"GRU": (2.0, -2.0, 0.0)}
 """Initial biases, gates in torch's order: a GRU begins nearly as an Elman network and learns when to differ."""
 
-ROUNDS = 3
+ROUNDS = 2
 """A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
 
 
@@ -62,6 +68,9 @@ class RecurrentStates(Block):
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         """Weights of He's deviation, biases those of ``GATES``; without a generator the layer's own values.
 
+        An Elman network begins with an orthogonal U and a small W (torch's deviation): its states keep their length
+        from step to step, so that what came first is there at the end, and nothing drives its units into saturation.
+
         ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
         """
         own = {name: p.detach().double().cpu().clone() for name, p in self.layer.rnn.named_parameters()}
@@ -70,6 +79,11 @@ class RecurrentStates(Block):
         for p in own.values():
             deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
+        if self.cell_kind in ("tanh", "relu"):
+            own["weight_ih_l0"].mul_(
+                (self.layer.rnn.input_size / (6 * self.n_hidden)) ** 0.5
+            )  # 1/sqrt(3 units)
+            own["weight_hh_l0"].copy_(torch.linalg.qr(own["weight_hh_l0"])[0])
         if self.bias:
             for gate, bias in enumerate(GATES.get(self.cell_kind, ())):
                 own["bias_ih_l0"][gate * self.n_hidden :][: self.n_hidden] = bias
@@ -107,8 +121,17 @@ class RecurrentStates(Block):
 
     def predicted(self, params: Params, v: Tensor, s: Tensor) -> Tensor:
         """``cell(B, x_t, s_{t-1})`` of every t at once."""
-        before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)
-        return self.cell(params, v, before)
+        return self.cell(params, v, before(s))
+
+    def unrolled(self, params: Params, v: Tensor, s: Tensor) -> Unrolled:
+        """The same with the cells' slopes, by hand."""
+        old, inputs = before(s), self._sums(params, v, "ih")
+        states = self._sums(params, old[..., : self.n_hidden], "hh")
+        return Unrolled(self.cell_kind, params, s, *advanced(self.cell_kind, inputs, states, old))
+
+    def _sums(self, params: Params, x: Tensor, name: str) -> Tensor:
+        """``x W^T + b`` of the matrix "ih" or ``h U^T + b`` of "hh"."""
+        return F.linear(x, params[f"weight_{name}_l0"], params[f"bias_{name}_l0"] if self.bias else None)
 
     def recompute(self, params: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return prediction  # variables, not a cache
@@ -126,131 +149,88 @@ class RecurrentStates(Block):
         """The states and B: lines 4 and 5 of Algorithm 1 backward, lines 8 and 9 forward, a few times over."""
         steps: list[Step] = []
         (forward,) = work.order
+        at = self.unrolled(params, v, term.prediction)
         for _ in range(ROUNDS):
-            if not forward:
-                steps.append(self._update_states(params, v, term, work))
-            steps.append(self._update_B(params, v, term, penalty, work))
-            if forward:
-                steps.append(self._update_states(params, v, term, work))
+            for of_states in (False, True) if forward else (True, False):
+                if of_states:
+                    step, at = self._states_step(v, term, work, at)
+                else:
+                    step, at = self._step_of_B(v, term, penalty, work, at)
+                steps.append(step)
+        for name, p in params.items():
+            if p is not at.params[name]:
+                work.assign(p, at.params[name])
+        if at.states is not term.prediction:
+            work.assign(term.prediction, at.states)
         return steps
 
-    def _update_B(self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work) -> Step:
+    def _step_of_B(
+        self, v: Tensor, term: Term, penalty: Regularizer, work: Work, at: Unrolled
+    ) -> tuple[Step, Unrolled]:
         """``argmin_B sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2 + Omega(B)``: one step for all of time.
 
         With exact solves asked for, the step is taken in coordinates in which the cell's inputs are uncorrelated (the
         damped Gram matrices of x and of s): what an exact solve does for an affine block, as far as a cell allows.
         """
-        s = term.prediction
         if penalty.quadratic is not None and work.options.w_solver == "exact":
-            return self._whitened_B(params, v, term, float(penalty.quadratic), work)
-        names = list(params)
-        start = [params[name] for name in names]
-
-        point = proximal_point(params, penalty, self.penalised)
+            return whitened_step(self, v, term.weight, float(penalty.quadratic), work, at)
+        names, s = list(at.params), at.states
+        point = proximal_point(at.params, penalty, self.penalised)
 
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(dict(zip(names, values, strict=True)), v, s)
 
         own = Term(term.weight, s, s)
-        found = majorised_step(start, evaluate, point, None, own, work, "B")
-        for p, new in zip(start, found.values, strict=True):
-            work.assign(p, new)
-        return Step("W", found.squared, found.rate)
+        found = majorised_step(list(at.params.values()), evaluate, point, None, own, work, "B")
+        ended = self.unrolled(dict(zip(names, found.values, strict=True)), v, s)
+        return Step("W", found.squared, found.rate), ended
 
-    def _whitened_B(self, params: Params, v: Tensor, term: Term, quadratic: float, work: Work) -> Step:
-        """The same with ``(lambda/2)||B||^2`` in the smooth term, as rows of their own, in the coordinates ``B L``.
-
-        ``L L^T`` is the damped Gram matrix of the inputs (x, 1) and of (s, 1).
-        """
-        s = term.prediction
-        before = torch.cat([torch.zeros_like(s[:, :1]), s[:, :-1]], 1)[..., : self.n_hidden]
-        factors = [self._factor(inputs, work) for inputs in (v, before)]
-        start = [p @ L for p, L in zip(joined_parameters(params, self.bias), factors, strict=True)]
-        root = (quadratic / term.weight) ** 0.5
-        counts = 1.0 if work.counts is None else like_rows(work.counts.to(s.dtype).sqrt(), s)
-
-        def unwhitened(values: list[Tensor]) -> Params:
-            solved = [
-                torch.linalg.solve_triangular(L, p, upper=False, left=False)
-                for p, L in zip(values, factors, strict=True)
-            ]
-            return parted_parameters(solved, self.bias)
-
-        def evaluate(values: list[Tensor]) -> Tensor:
-            trial = unwhitened(values)
-            predicted = counts * self.predicted(trial, v, s)  # squares count as often as their sample
-            parts = [predicted, *(root * trial[name] for name in self.penalised)]
-            return torch.cat([part.flatten() for part in parts])
-
-        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
-            return [p - g / curvature for p, g in zip(start, slopes, strict=True)]
-
-        wanted = (counts * s).flatten()
-        target = torch.cat([wanted, wanted.new_zeros(sum(params[name].numel() for name in self.penalised))])
-        found = majorised_step(
-            start,
-            evaluate,
-            point,
-            None,
-            Term(term.weight, target, target),
-            replace(work, counts=None),
-            "B",
-        )
-        for name, p in unwhitened(found.values).items():
-            work.assign(params[name], p)
-        return Step("W", found.squared, found.rate)
-
-    def _factor(self, inputs: Tensor, work: Work) -> Tensor:
-        """L, from the mean over samples and time."""
-        rows = inputs.reshape(-1, inputs.shape[-1])
-        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if self.bias else rows
-        counts = None if work.counts is None else work.counts.repeat_interleave(inputs.shape[1], 0)
-        gram = full_precision_gram(rows, counts) / (work.samples(len(inputs)) * inputs.shape[1])
-        damping = work.options.damping * gram.diagonal().mean()
-        return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
-
-    def _update_states(self, params: Params, v: Tensor, term: Term, work: Work) -> Step:
+    def _states_step(self, v: Tensor, term: Term, work: Work, at: Unrolled) -> tuple[Step, Unrolled]:
         """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2`` over all of time together.
 
         The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
         coordinates the first sum is ``||e||^2`` and the problem is well conditioned however long the sequence.
         """
-        s = term.prediction
-        start = s - self.predicted(params, v, s)
+        s, inputs = at.states, self._sums(at.params, v, "ih")
+        held: list[tuple[Tensor, ...]] = []
 
         def evaluate(values: list[Tensor]) -> Tensor:
-            return self._rolled_out(params, v, values[0])
-
-        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
-            return [start - slopes[0] / curvature]
+            nonlocal held
+            found, held = self._rolled_out(at.params, inputs, values[0])
+            return found
 
         anchor = Anchor(term.weight, torch.zeros_like(s))
-        found = majorised_step([start], evaluate, point, anchor, term, work, "S")
-        if found.prediction is not None:
-            work.assign(s, found.prediction)
-        return Step("s", found.squared, found.rate)
+        pull = through_time(at.slopes, term.weight * (s - term.target), at.params["weight_hh_l0"])
+        found = majorised_step([s - at.predicted], evaluate, None, anchor, term, work, "S", (s, [pull]))
+        step = Step("s", found.squared, found.rate)
+        if found.prediction is None:
+            return step, at
+        parts = [torch.stack(each, 1) for each in zip(*held, strict=True)]
+        predicted = found.prediction - found.values[0]
+        return step, Unrolled(self.cell_kind, at.params, found.prediction, predicted, parts)
 
-    def _rolled_out(self, params: Params, v: Tensor, e: Tensor) -> Tensor:
-        """``s_t = cell(x_t, s_{t-1}) + e_t``."""
-        s = v.new_zeros(len(v), self.n_states)
-        states = []
-        for x, own in zip(v.unbind(1), e.unbind(1), strict=True):
-            s = self.cell(params, x, s) + own
+    def _rolled_out(
+        self, params: Params, inputs: Tensor, e: Tensor
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """``s_t = cell(x_t, s_{t-1}) + e_t`` from the sums of x, and what the slopes of every t are made of."""
+        s = e.new_zeros(len(e), self.n_states)
+        states, held = [], []
+        for x, own in zip(inputs.unbind(1), e.unbind(1), strict=True):
+            new, parts = advanced(self.cell_kind, x, self._sums(params, s[:, : self.n_hidden], "hh"), s)
+            s = new + own
             states.append(s)
-        return torch.stack(states, 1)
+            held.append(parts)
+        return torch.stack(states, 1), held
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_x (nu/2)||x - value||^2 + sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``, all t at once."""
         s = term.prediction
 
-        def point(curvature: float, slopes: list[Tensor]) -> list[Tensor]:
-            return [v - slopes[0] / curvature]
-
         def evaluate(values: list[Tensor]) -> Tensor:
             return self.predicted(params, values[0], s)
 
         own = Term(term.weight, s, s)
-        found = majorised_step([v], evaluate, point, anchor, own, work, "V")
+        found = majorised_step([v], evaluate, None, anchor, own, work, "V")
         work.assign(v, found.values[0])
         return [Step("a", found.squared, found.rate)]
 
@@ -260,23 +240,17 @@ class RecurrentStates(Block):
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> Tensor:
         """Of B and of the states."""
-        names, s = list(params), term.prediction
-        own = Term(term.weight, s, s)
-        slopes = local_gradients(
-            [params[name] for name in names],
-            lambda values: self.predicted(dict(zip(names, values, strict=True)), v, s),
-            own,
-            work.counts,
-        )[1]
+        s = term.prediction
+        at = self.unrolled(params, v, s)
+        pull = term.weight * (at.predicted - s)
         total = torch.zeros((), dtype=torch.float64, device=v.device)
-        for name, slope in zip(names, slopes, strict=True):
+        for name, slope in gradients_of(self, v, at, pull, work).items():
             kept = penalty.stationarity(params[name], slope) if name in self.penalised else slope
             total = total + squared_norm(kept)
-        apart = Term(term.weight, torch.zeros_like(s), s)
-        slope = local_gradients([s], lambda values: self.predicted(params, v, values[0]) - values[0], apart)[
-            1
-        ][0]
-        return total + squared_norm(slope + term.weight * term.residual(), work.counts)
+        back = pulled_before(at.slopes, pull, params["weight_hh_l0"])
+        slope = term.weight * term.residual() - pull
+        slope[:, :-1] += back[:, 1:]
+        return total + squared_norm(slope, work.counts)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         """Through all of time: ``g`` is the unrolled layer here."""

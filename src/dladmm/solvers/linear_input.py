@@ -61,7 +61,12 @@ def conjugate_gradients(
     c = term.weight / anchor.weight
     r, p = -gradient, -gradient
     rest = row_squared_norms(r)
-    enough = tolerance**2 * float(work.total(rest.sum())[0])
+
+    def left() -> float:
+        """Over all samples, each as often as it counts."""
+        return float(work.total((rest if work.counts is None else rest * work.counts[:, 0]).sum())[0])
+
+    enough = tolerance**2 * left()
     move, moved = v.new_zeros(v.shape), term.prediction.new_zeros(term.prediction.shape)
     for step in range(max_steps):
         product = apply(p)
@@ -72,7 +77,7 @@ def conjugate_gradients(
             break
         r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))
         previous, rest = rest, row_squared_norms(r)
-        if float(work.total(rest.sum())[0]) <= enough:
+        if left() <= enough:
             break
         p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
     squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)

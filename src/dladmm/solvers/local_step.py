@@ -17,6 +17,10 @@ Evaluate = Callable[[list[Tensor]], Tensor]
 Point = Callable[[float, list[Tensor]], list[Tensor]]
 
 
+MARGIN, LONGER = 1.1, 4.0
+"""Above the curvature that was met last; how much smaller than the accepted one it is believed to be at most."""
+
+
 class Found(NamedTuple):
     """Where a majorised step ends: the values and their prediction, which is None where nothing moves."""
 
@@ -81,19 +85,25 @@ def proximal_point(params: Params, penalty: Regularizer, penalised: Sequence[str
 def majorised_step(
     start: list[Tensor],
     evaluate: Evaluate,
-    point: Point,
+    point: Point | None,
     anchor: Anchor | None,
     term: Term,
     work: Work,
     kind: str,
+    known: tuple[Tensor, list[Tensor]] | None = None,
 ) -> Found:
     """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
 
+    Without ``point`` it is ``x - gradient / curvature``: then lengths are known in closed form, and a trial that fails
+    says by its own curvature where to try next.
+
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
-    Nothing is written: the caller hands what was found to its work.
+    Nothing is written: the caller hands what was found to its work. ``known`` are the prediction and the gradients
+    that :func:`local_gradients` would find, where the caller has them.
     """
-    old, gradients = local_gradients(start, evaluate, term, work.counts if anchor is None else None)
+    own_counts = work.counts if anchor is None else None
+    old, gradients = known or local_gradients(start, evaluate, term, own_counts)
     if anchor is None:  # parameters, which all samples speak of
         gradients = list(work.total(*gradients))
     residual = old - term.target
@@ -117,38 +127,47 @@ def majorised_step(
         centre = start[0] - anchor.value
         gradients[0] = gradients[0] + own * centre
     zero = torch.zeros((), dtype=torch.float64, device=old.device)
-    first = _first_curvature(work, kind, term.weight, own)
+    first = _first_curvature(work, kind, term.weight, own, leaps=point is None)
     if lengths(sum(float(squared_norm(g)) for g in gradients))[0] == 0.0:
         return Found(start, None, zero, torch.full_like(zero, first / 2))
-    values, new = start, old
+    values, new, tried = start, old, Trial(0.0, 0.0, 0.0)
+    straight = sum(float(squared_norm(g, counts)) for g in gradients) if point is None else 0.0
+    towards = _inner(gradients[0], centre, counts) if point is None and anchor is not None else 0.0
 
     @torch.no_grad()
     def trial(curvature: float) -> Trial:
-        nonlocal values, new
-        values = point(curvature, gradients)
+        nonlocal values, new, tried
+        if point is None:
+            values = [x.sub(g, alpha=1 / curvature) for x, g in zip(start, gradients, strict=True)]
+        else:
+            values = point(curvature, gradients)
         new = evaluate(values)
-        moves = [moved - x for moved, x in zip(values, start, strict=True)]
-        pairs = zip(gradients, moves, strict=True)
-        change, gap = (_rooted(x.double(), work.counts) for x in (new - old, residual))
+        change, gap = (_rooted(x, work.counts) for x in (new - old, residual))
         rise = term.weight / 2 * float(rise_of_square(change, gap))
-        if anchor is not None:
-            rise += own * _inner(moves[0], centre + moves[0] / 2, counts)
-        return Trial(
-            *everywhere(rise),
-            *lengths(
-                sum(_inner(g, move, counts) for g, move in pairs),
-                sum(float(squared_norm(move, counts)) for move in moves),
-            ),
-        )
+        if point is None:
+            linear, squared = -straight / curvature, straight / curvature / curvature  # without overflow
+            rise += own * (squared / 2 - towards / curvature)
+        else:
+            moves = [moved - x for moved, x in zip(values, start, strict=True)]
+            pairs = zip(gradients, moves, strict=True)
+            if anchor is not None:
+                rise += own * _inner(moves[0], centre + moves[0] / 2, counts)
+            linear = sum(_inner(g, move, counts) for g, move in pairs)
+            squared = sum(float(squared_norm(move, counts)) for move in moves)
+        tried = Trial(*everywhere(rise), *lengths(linear, squared))
+        return tried
 
     def slack() -> float:
         squared = float(squared_norm(residual, work.counts))
         return torch.finfo(old.dtype).eps * term.weight / 2 * everywhere(squared)[0]
 
-    curvature = searched(trial, first, slack, work.options)
+    curvature = searched(trial, first, slack, work.options, leaps=point is None)
     if curvature is None:
         return Found(start, None, zero, torch.full_like(zero, first / 2))
-    work.curvatures[kind] = curvature
+    if point is None:  # what rounding accepted may measure any curvature: never more than what was taken
+        work.curvatures[kind] = max(min(tried.curvature, curvature), curvature / LONGER)
+    else:
+        work.curvatures[kind] = curvature
     moves = zip(values, start, strict=True)
     (squared,) = lengths(sum(float(squared_norm(moved - x, counts)) for moved, x in moves))
     return Found(values, new, zero + squared, torch.full_like(zero, curvature / 2))
@@ -160,15 +179,22 @@ def _rooted(x: Tensor, counts: Tensor | None) -> Tensor:
 
 
 def _inner(x: Tensor, y: Tensor, counts: Tensor | None) -> float:
-    """``<x, y>`` in float64, every row as often as it counts."""
-    product = x.double() * y.double()
-    return float((product if counts is None else product * like_rows(counts.double(), product)).sum())
+    """``<x, y>`` added in float64, every row as often as it counts."""
+    product = x * y
+    return float(
+        (product if counts is None else product * like_rows(counts, product)).sum(dtype=torch.float64)
+    )
 
 
-def _first_curvature(work: Work, kind: str, weight: float, own: float) -> float:
-    """Where a search starts: t0 or alpha0 where they are given, else a quarter of what was accepted last."""
+def _first_curvature(work: Work, kind: str, weight: float, own: float, *, leaps: bool) -> float:
+    """Where a search starts: t0 or alpha0 where they are given, else a quarter of what was accepted last.
+
+    A search that leaps remembers the curvature it met, and starts a little above it.
+    """
     given = work.options.alpha0 if kind == "B" else work.options.t0
     if given is not None:
         return given
     remembered = work.curvatures.get(kind)
-    return max(weight, own) if remembered is None else max(remembered / 4, own)
+    if remembered is None:
+        return max(weight, own)
+    return max(MARGIN * remembered if leaps else remembered / 4, own)

@@ -159,9 +159,8 @@ class ThinMetric:
             along = mean @ G
             self.left[n, :rank], self.right[n, :rank] = -shrink * along, -along
             self.left[:n, rank] = self.right[:n, rank + 1] = shrink * mean
-            self.right[n, rank].fill_(
-                1.0
-            )  # an assigned number is copied from the host, which cannot be recorded
+            # An assigned number is copied from the host, which cannot be recorded
+            self.right[n, rank].fill_(1.0)
             self.left[n, rank + 1].fill_(1.0)
             self.right[n, rank + 1] = -shrink * mean.square().sum() - scale
 

@@ -22,7 +22,7 @@ from dladmm.solvers.subproblems import (
 )
 
 TRIALS_PER_PASS = 15
-"""Trials evaluated in one pass over memory."""
+"""Trials evaluated in one pass over memory, where it is compiled: as many as registers hold."""
 
 
 class StepAlong:
@@ -66,7 +66,7 @@ class StepAlong:
         change: Tensor,
         d: Tensor,
         g: Tensor,
-        strength: float = 0.0,
+        strength: float | Tensor = 0.0,
         *,
         own: float = 0.0,
         offset: Tensor | None = None,
@@ -124,7 +124,7 @@ class StepAlong:
             return torch.full_like(self.d_squared, start or self.own)
 
         def trial(sigma: float) -> Trial:
-            s = 1 / (sigma + self.strength)
+            s = 1 / (sigma + float(self.strength))
             anchor = self.own * (s * s / 2 * squared - s * pull)
             return Trial(self.rise(s) + anchor, -s * along, s * s * squared)
 
@@ -138,7 +138,8 @@ class StepAlong:
         sigma = (self.first_curvature() if start is None else start) * options.growth**tried
         s = 1 / (sigma + self.strength)
         rows = (self.H, self.change, self.prediction, self.residual)
-        parts = (s[first : first + TRIALS_PER_PASS] for first in range(0, len(s), TRIALS_PER_PASS))
+        at_once = TRIALS_PER_PASS if self.work.how.compiles(self.H) else len(s)
+        parts = (s[first : first + at_once] for first in range(0, len(s), at_once))
         own = torch.cat(
             [_rises(self.work.how, *rows, steps=some, activation=self.activation) for some in parts]
         )
@@ -176,10 +177,17 @@ class StepAlong:
         return squared_norm(x) if self.work.how.never_waits(x) else ranged_squared_norm(x)
 
 
-@one_pass()
+@one_pass(kernel="rises")
 def _rises(
     H: Tensor, change: Tensor, prediction: Tensor, residual: Tensor, *, steps: Tensor, activation: Activation
 ) -> Tensor:
     """:meth:`StepAlong.rise` at each of ``steps``, without the weight."""
     changes = (activation(H - s * change) - prediction for s in steps.unbind())
     return torch.stack([rise_of_square(moved, residual) for moved in changes])
+
+
+def with_decay(g: Tensor, W: Tensor, strength: float | Tensor) -> Tensor:
+    """``g + strength W``; g itself where a strength that is known is 0."""
+    if isinstance(strength, Tensor):
+        return g + W * strength
+    return g.add(W, alpha=strength) if strength > 0 else g

@@ -193,22 +193,38 @@ class Trial(NamedTuple):
     linear: float
     squared: float
 
+    @property
+    def curvature(self) -> float:
+        """What phi has on the way to x+, if it is quadratic there."""
+        return 2 * (self.rise - self.linear) / self.squared if self.squared > 0 else 0.0
+
 
 def searched(
-    trial: Callable[[float], Trial], start: float, slack: Callable[[], float], options: SubproblemOptions
+    trial: Callable[[float], Trial],
+    start: float,
+    slack: Callable[[], float],
+    options: SubproblemOptions,
+    *,
+    leaps: bool = False,
 ) -> float | None:
     """The first of ``start * growth^j`` at which the majoriser holds, None when the cap is reached.
+
+    With ``leaps`` those are left out that are below the curvature which a failed trial found along its way: of a
+    quadratic function they would fail too.
 
     For functions that are not quadratic. The test is the paper's, on differences:
     ``phi(x+) - phi(x) <= <gradient, x+ - x> + (curvature/2)||x+ - x||^2``, up to ``slack``, the rounding of phi itself.
     """
     curvature = start
     for _ in range(options.max_backtracks):
-        rise, linear, squared = trial(curvature)
+        rise, linear, squared = tried = trial(curvature)
         excess = rise - linear - curvature / 2 * squared
         if excess <= 0 or excess <= slack():
             return curvature
         curvature *= options.growth
+        found = tried.curvature if leaps else 0.0
+        while curvature < found < math.inf:
+            curvature *= options.growth
     return None
 
 
