@@ -78,9 +78,8 @@ def test_steps_are_those_of_a_loop_written_out(name, schedule):
         optimizer.step()
     assert_near(result, leaves)
     value = F.cross_entropy(network(leaves, x), target, reduction="sum") + penalty_of(leaves, 0.4)
-    assert result.history["lagrangian"][-1] == pytest.approx(
-        float(value.detach()), rel=1e-9
-    )  # all 50 rows are monitored
+    # All 50 rows are monitored
+    assert result.history["lagrangian"][-1] == pytest.approx(float(value.detach()), rel=1e-9)
     assert result.certificate.baseline == name
     assert result.history.n_iter == 3
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from dladmm.api import train as api
 from dladmm.api import train_graph as graph_api
 from dladmm.base.errors import InputError
-from dladmm.baselines.optimizers import LEARNING_RATES, Network, Schedule, batch_method, gradient_method
+from dladmm.baselines.optimizers import (
+    LEARNING_RATES,
+    Network,
+    Recipe,
+    Schedule,
+    batch_method,
+    gradient_method,
+)
 from dladmm.baselines.taylor import BETA, RHO, taylor_method
-from dladmm.engine.method import MethodFactory
+from dladmm.engine.method import AskingFactory, MethodFactory, Wanted
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
+from dladmm.network.graph import with_normalised_rows
 from dladmm.solvers.subproblems import SubproblemOptions
+from dladmm.training.checks import check_seed
 from dladmm.training.result import Result
 
 METHODS = (*LEARNING_RATES, "admm")
@@ -26,6 +35,9 @@ SHARED = {"max_iter", "eps_abs", "eps_rel", "init_scale", "init_std", "diagnosti
 
 METHOD_OPTIONS = {"admm": {"rho", "beta", "gamma", "warmup", "variables"}}
 """Options that only one method has."""
+
+Objective = Literal["accelerated"]
+"""What is minimised, where it is not loss and regularizer as given."""
 
 PASSES = 10
 """``max_iter`` with mini-batches, where none is given."""
@@ -43,6 +55,9 @@ def train(
     lr: float | None = None,
     batch_size: int | None = None,
     schedule: Schedule | None = None,
+    dropout: float = 0.0,
+    weight_decay: float = 0.0,
+    objective: Objective | None = None,
     **arguments: Any,
 ) -> Result:
     """Train a network with a baseline, in the same loop as :func:`dladmm.train`.
@@ -61,6 +76,12 @@ def train(
         monitor sample of at most 2,048 training rows. None is full batch, as in the paper; not for "lbfgs" and "admm".
     schedule : {"linear"}, optional
         With mini-batches, lets the learning rate fall linearly to zero over ``max_iter`` passes.
+    dropout : float, default 0
+        The share of the inputs of every layer with weights, X included, that a step does not see.
+    weight_decay : float, default 0
+        That of the ``torch.optim`` optimiser, beside ``regularizer``; not for "lbfgs", "muon" and "admm".
+    objective : {"accelerated"}, optional
+        Minimise what accelerated mode minimises: inputs at its scale, its default penalty. Not for "admm".
     arguments
         Further arguments of :func:`dladmm.train`. Of its options these apply: ``max_iter``, ``eps_abs``, ``eps_rel``,
         ``init_scale`` (default 1, He's), ``init_std``, ``diagnostics_every`` and ``scale_inputs`` (default False: X as
@@ -80,11 +101,22 @@ def train(
     >>> result.certificate.covered
     False
     """
-    arguments, method = _checked(name, "mlp", lr, arguments, batch_size, schedule)
+    recipe = Recipe(dropout, weight_decay, check_seed(arguments.get("random_state", 0)))
+    arguments, method = _checked(name, "mlp", lr, arguments, recipe, objective, batch_size, schedule)
     return api.train(model, X, y, method=method, **arguments)
 
 
-def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **arguments: Any) -> Result:
+def train_graph(
+    name: str,
+    data: Any,
+    *given: Any,
+    lr: float | None = None,
+    dropout: float = 0.0,
+    weight_decay: float = 0.0,
+    objective: Objective | None = None,
+    normalise_rows: bool = False,
+    **arguments: Any,
+) -> Result:
     """Train a GCN with a baseline, in the same loop as :func:`dladmm.train_graph`.
 
     Parameters
@@ -95,6 +127,11 @@ def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **ar
         ``edge_index``, ``y`` and ``train_mask`` where ``data`` is an array.
     lr : float, optional
         Learning rate instead of the paper's.
+    dropout, weight_decay, objective
+        As in :func:`dladmm.baselines.train`; dropout is of the features and of the hidden layers.
+    normalise_rows : bool, default False
+        Divide every node's features by their sum, as people do with counts of words; the trained network takes
+        features of that kind.
     arguments
         Further arguments of :func:`dladmm.train_graph`; options as in :func:`dladmm.baselines.train`.
 
@@ -109,7 +146,10 @@ def train_graph(name: str, data: Any, *given: Any, lr: float | None = None, **ar
     >>> result.history.n_iter
     5
     """
-    arguments, method = _checked(name, "gcn", lr, arguments)
+    recipe = Recipe(dropout, weight_decay, check_seed(arguments.get("random_state", 0)))
+    arguments, method = _checked(name, "gcn", lr, arguments, recipe, objective)
+    if normalise_rows:
+        data = with_normalised_rows(data)
     return graph_api.train_graph(data, *given, method=method, **arguments)
 
 
@@ -118,6 +158,8 @@ def _checked(
     network: Network,
     lr: float | None,
     arguments: dict[str, Any],
+    recipe: Recipe,
+    objective: Objective | None,
     batch_size: int | None = None,
     schedule: Schedule | None = None,
 ) -> tuple[dict[str, Any], MethodFactory]:
@@ -138,13 +180,20 @@ def _checked(
     if foreign:
         allowed = ", ".join(sorted({"lr", *SHARED} if name != "admm" else SHARED | own))
         raise InputError(f"{name} has no option {', '.join(foreign)}; its options are {allowed}.")
-    arguments = {"init_scale": INIT_SCALE} | arguments
+    if objective not in (None, *get_args(Objective)):
+        raise InputError(f"objective must be 'accelerated' or None, got {objective!r}.")
+    if objective is not None and ("regularizer" in arguments or "scale_inputs" in arguments):
+        raise InputError(f"objective={objective!r} has its own regularizer and scale_inputs; leave them out.")
+    wanted = Wanted(features=network == "gcn" and recipe.dropout > 0, accelerated=objective is not None)
+    arguments = {"init_scale": INIT_SCALE} | ({"scale_inputs": True} if objective else {}) | arguments
     if batch_size is not None:
         arguments = {"max_iter": PASSES} | arguments
-        seed, passes = arguments.get("random_state", 0), arguments["max_iter"]
-        return arguments, batch_method(name, lr, batch_size, schedule, passes, seed)
+        method = batch_method(name, lr, batch_size, schedule, arguments["max_iter"], recipe)
+        return arguments, AskingFactory(method, wanted)
     if name != "admm":
-        return arguments, gradient_method(name, network, lr)
+        return arguments, AskingFactory(gradient_method(name, network, lr, recipe), wanted)
+    if recipe.dropout or recipe.weight_decay or objective:
+        raise InputError("admm has no dropout, weight_decay and objective; leave them out.")
     if lr is not None:
         raise InputError("admm has no learning rate; leave lr out.")
     beta = arguments.pop("beta", BETA)

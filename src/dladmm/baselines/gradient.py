@@ -3,13 +3,13 @@
 An iteration is a backward pass through the autograd graph of the last forward pass, a step, and a forward pass at the
 new parameters. That forward pass is used twice: its outputs are the new feasible point z, a, u = -grad R, and its graph
 is used by the next backward pass. So an iteration costs as much as an epoch of an ordinary torch loop, and the
-Lagrangian in the history is the true training objective.
+Lagrangian in the history is the true training objective. With dropout the pass that is differentiated is another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from dladmm.engine.lagrangian import Energy
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
+
+if TYPE_CHECKING:
+    from dladmm.baselines.dropout import RandomDropout
 
 
 class TrueObjective(Engine):
@@ -51,9 +54,10 @@ class GradientMethod:
         make_optimizer: Callable[[list[Tensor]], Stepper],
         *,
         mean: bool,
+        dropout: RandomDropout | None = None,
     ) -> None:
         refuse_unfit(name, engine)
-        self.name = name
+        self.name, self.dropout = name, dropout
         self.engine: Engine = TrueObjective(
             engine.chain, engine.x, engine.risk, engine.penalty, engine.options, engine.counts
         )
@@ -81,25 +85,29 @@ class GradientMethod:
         """The outputs of all layers at the present parameters, with the autograd graph."""
         outputs: list[Tensor] = []
         v = self.engine.x
-        with torch.enable_grad():
-            for block, leaves in zip(self.engine.chain, self._leaves, strict=True):
-                v = block.differentiable_forward(leaves, v)
-                outputs.append(v)
+        for block, leaves in zip(self.engine.chain, self._leaves, strict=True):
+            v = block.differentiable_forward(leaves, v)
+            outputs.append(v)
         return outputs
 
     def _synchronise(self, state: State) -> None:
         """Set the state to the feasible point of the present parameters; keep the graph for the next backward pass."""
-        outputs = self._forward()
+        with torch.set_grad_enabled(self.dropout is None):
+            outputs = self._forward()
         state.outputs = [v.detach() for v in outputs]
         state.predictions = list(state.outputs)
         gradient = self.engine.risk.gradient(state.outputs[-1])
         state.u = -gradient
-        self._next_backward = outputs[-1], gradient
+        self._next_backward = (outputs[-1], gradient) if self.dropout is None else None
 
     def _gradient(self) -> Tensor:
         """The closure of ``optimizer.step``: sets the gradients of the leaves and returns the objective."""
-        if self._next_backward is None:  # a trial point of L-BFGS
-            z = self._forward()[-1]
+        if self._next_backward is None:  # a trial point of L-BFGS, or entries are dropped
+            if self.dropout is None:
+                with torch.enable_grad():
+                    z = self._forward()[-1]
+            else:
+                z = self.dropout.forward(self.engine.chain, self._leaves, self.engine.x)
             gradient = self.engine.risk.gradient(z.detach())
         else:
             (z, gradient), self._next_backward = self._next_backward, None
@@ -119,9 +127,12 @@ class GradientMethod:
         state.params, self._next_backward = self._params, None
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return packed(self.optimizer)
+        tensors, meta = packed(self.optimizer)
+        return tensors, meta if self.dropout is None else {"optimizer": meta, "draws": self.dropout.draws}
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        if self.dropout is not None:
+            self.dropout.draws, meta = int(meta["draws"]), meta["optimizer"]
         unpack(self.optimizer, tensors, meta)
         self._next_backward = None
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from dladmm.base.errors import InputError
 from dladmm.baselines.gradient import TrueObjective, refuse_unfit, samples_of
 from dladmm.baselines.optimizer_state import Stepper, packed, unpack
 from dladmm.blocks import Step
@@ -23,6 +24,9 @@ from dladmm.engine.batches import ArrayBatches, Batch, monitor_rows
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
+
+if TYPE_CHECKING:
+    from dladmm.baselines.dropout import RandomDropout
 
 NUMBERS = ("finished_passes", "done_in_pass")
 """What a resumed run needs besides the optimiser's tensors."""
@@ -50,9 +54,12 @@ class MiniBatchMethod:
         plan: MiniBatches,
         *,
         mean: bool,
+        dropout: RandomDropout | None = None,
     ) -> None:
         refuse_unfit(name, engine)
-        self.name, self.plan, self._whole = name, plan, engine
+        self.name, self.plan, self._whole, self.dropout = name, plan, engine, dropout
+        if dropout is not None and engine.x.layout != torch.strided:
+            raise InputError("dropout with mini-batches needs dense rows; give X as an array.")
         risk = engine.risk
         n_batches = max(1, round(len(engine.x) / plan.batch_size))
         rows = Batch(engine.x, risk.target, risk.weight, engine.counts)
@@ -97,10 +104,13 @@ class MiniBatchMethod:
         """One step of the optimiser."""
         self._set_rates()
         risk = replace(self._whole.risk, target=batch.target, weight=batch.weight)
-        with torch.enable_grad():
-            v = batch.x
-            for block, leaves in zip(self._whole.chain, self._leaves, strict=True):
-                v = block.differentiable_forward(leaves, v)
+        if self.dropout is not None:
+            v = self.dropout.forward(self._whole.chain, self._leaves, batch.x)
+        else:
+            with torch.enable_grad():
+                v = batch.x
+                for block, leaves in zip(self._whole.chain, self._leaves, strict=True):
+                    v = block.differentiable_forward(leaves, v)
         gradient = risk.gradient(v.detach())
         counted = gradient if batch.counts is None else gradient * batch.counts
         self.optimizer.zero_grad()
@@ -135,9 +145,12 @@ class MiniBatchMethod:
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, meta = packed(self.optimizer)
-        return tensors, {"optimizer": meta, **{name: getattr(self, name) for name in NUMBERS}}
+        draws = {} if self.dropout is None else {"draws": self.dropout.draws}
+        return tensors, {"optimizer": meta, **{name: getattr(self, name) for name in NUMBERS}, **draws}
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         unpack(self.optimizer, tensors, meta["optimizer"])
         for name in NUMBERS:
             setattr(self, name, int(meta[name]))
+        if self.dropout is not None:
+            self.dropout.draws = int(meta["draws"])

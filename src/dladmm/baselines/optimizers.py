@@ -14,8 +14,8 @@ it is there where torch has it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from torch import Tensor, optim
 
@@ -27,6 +27,9 @@ from dladmm.baselines.muon import AVAILABLE as MUON
 from dladmm.baselines.muon import MuonWithAdamW
 from dladmm.baselines.optimizer_state import Stepper
 from dladmm.engine.method import MethodFactory
+
+if TYPE_CHECKING:
+    from dladmm.baselines.dropout import RandomDropout
 
 Network = Literal["mlp", "gcn"]
 Reduction = Literal["sum", "mean"]
@@ -56,6 +59,9 @@ BATCH_RATES = {"gd": Rate(0.1)}
 WITHOUT_BATCHES = ("lbfgs", "admm")
 """Methods that need the whole objective."""
 
+WITHOUT_DECAY = ("lbfgs", "muon", "admm")
+"""Methods whose optimiser has no ``weight_decay`` that is a penalty."""
+
 Schedule = Literal["linear"]
 """The course of the learning rate with mini-batches: "linear" lets it fall to zero over ``max_iter`` passes."""
 
@@ -80,13 +86,13 @@ def _lbfgs(params: list[Tensor], lr: float) -> Stepper:
     return cast(Stepper, found)  # its step needs a closure, which the full-batch method gives
 
 
-_MAKERS: dict[str, Callable[[list[Tensor], float], Stepper]] = {
-    "gd": lambda params, lr: optim.SGD(params, lr=lr, fused=_fuses(params)),
-    "adagrad": lambda params, lr: optim.Adagrad(params, lr=lr),
-    "adadelta": lambda params, lr: optim.Adadelta(params, lr=lr),
-    "adam": lambda params, lr: optim.Adam(params, lr=lr, fused=_fuses(params)),
-    "lbfgs": _lbfgs,
-    "muon": MuonWithAdamW,
+_MAKERS: dict[str, Callable[[list[Tensor], float, float], Stepper]] = {
+    "gd": lambda params, lr, decay: optim.SGD(params, lr=lr, weight_decay=decay, fused=_fuses(params)),
+    "adagrad": lambda params, lr, decay: optim.Adagrad(params, lr=lr, weight_decay=decay),
+    "adadelta": lambda params, lr, decay: optim.Adadelta(params, lr=lr, weight_decay=decay),
+    "adam": lambda params, lr, decay: optim.Adam(params, lr=lr, weight_decay=decay, fused=_fuses(params)),
+    "lbfgs": lambda params, lr, decay: _lbfgs(params, lr),
+    "muon": lambda params, lr, decay: MuonWithAdamW(params, lr),
 }
 
 
@@ -95,19 +101,67 @@ def _fuses(params: list[Tensor]) -> bool | None:
     return True if params[0].is_cuda else None
 
 
-def gradient_method(name: str, network: Network, lr: float | None) -> MethodFactory:
+@dataclass(frozen=True)
+class Recipe:
+    """What people add to a gradient method: dropout (drawn from ``seed``) and torch's own ``weight_decay``."""
+
+    dropout: float = 0.0
+    weight_decay: float = 0.0
+    seed: int = 0
+
+    def checked(self, name: str) -> Recipe:
+        """The same with numbers that are known to be such."""
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)):
+            raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout must be a number from 0 to below 1, got {self.dropout!r}.")
+        if self.dropout and name == "lbfgs":
+            raise InputError(
+                "lbfgs compares values of one objective, which dropout changes; leave dropout out."
+            )
+        if self.weight_decay and name in WITHOUT_DECAY:
+            raise InputError(
+                f"{name} has no weight_decay here; give regularizer={{'name': 'l2', ...}} instead."
+            )
+        return replace(self, weight_decay=number("weight_decay", self.weight_decay, low=0.0))
+
+    @property
+    def random_dropout(self) -> RandomDropout | None:
+        if not self.dropout:
+            return None
+        from dladmm.baselines.dropout import RandomDropout
+
+        return RandomDropout(float(self.dropout), self.seed)
+
+
+def gradient_method(
+    name: str, network: Network, lr: float | None, recipe: Recipe | None = None
+) -> MethodFactory:
     """The factory of a full-batch method, with the paper's learning rate for this kind of network or with ``lr``."""
     rate = LEARNING_RATES[name][network]
-    chosen = _checked_rate(lr, rate)
+    chosen, made = _checked_rate(lr, rate), (recipe or Recipe()).checked(name)
     return lambda engine, state: GradientMethod(
-        engine, state, name, lambda params: _MAKERS[name](params, chosen), mean=rate.reduction == "mean"
+        engine,
+        state,
+        name,
+        lambda params: _MAKERS[name](params, chosen, made.weight_decay),
+        mean=rate.reduction == "mean",
+        dropout=made.random_dropout,
     )
 
 
 def batch_method(
-    name: str, lr: float | None, batch_size: Any, schedule: Any, passes: int, seed: int
+    name: str,
+    lr: float | None,
+    batch_size: Any,
+    schedule: Any,
+    passes: int,
+    recipe: Recipe,
 ) -> MethodFactory:
-    """The factory of a method with mini-batches; ``passes`` is the planned number, for the schedule."""
+    """The factory of a method with mini-batches; ``passes`` is the planned number, for the schedule.
+
+    The order of the rows and what is dropped are drawn from the recipe's seed.
+    """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size must be a whole number >= 1, or None, got {batch_size!r}.")
     if name in WITHOUT_BATCHES:
@@ -115,10 +169,16 @@ def batch_method(
     if schedule not in (None, *get_args(Schedule)):
         raise InputError(f"schedule must be 'linear' or None, got {schedule!r}.")
     rate = BATCH_RATES.get(name, LEARNING_RATES[name]["mlp"])
-    chosen = _checked_rate(lr, rate)
-    plan = MiniBatches(batch_size, passes, schedule == "linear", seed)
+    chosen, recipe = _checked_rate(lr, rate), recipe.checked(name)
+    plan = MiniBatches(batch_size, passes, schedule == "linear", recipe.seed)
     return lambda engine, state: MiniBatchMethod(
-        engine, state, name, lambda params: _MAKERS[name](params, chosen), plan, mean=rate.reduction == "mean"
+        engine,
+        state,
+        name,
+        lambda params: _MAKERS[name](params, chosen, recipe.weight_decay),
+        plan,
+        mean=rate.reduction == "mean",
+        dropout=recipe.random_dropout,
     )
 
 
