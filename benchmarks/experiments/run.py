@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("experiment", nargs="?", help="an ID of --list")
     made.add_argument("--out", type=Path, default=Path("runs/experiments"), help="folder for the cells")
     made.add_argument("--record", action="store_true", help="put what was measured into docs/results")
+    made.add_argument(
+        "--alone", default="", help="cells that had the device to themselves, as 'mnist-adam-0,cora-*-0'"
+    )
     made.add_argument("--list", action="store_true", help="list the experiments and exit")
     add_session_arguments(made)
     return made
@@ -79,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         e, session = experiment(given.experiment), session_of(given)
         _, evidence = run_experiment(e, session)
-        measured = record(e, evidence)
+        measured = record(e, evidence, given.alone)
         if given.record:
             path = RESULTS / f"{e.id}.json"
             old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

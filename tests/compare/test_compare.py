@@ -57,9 +57,8 @@ def test_every_method_gives_a_run_folder_with_everything_in_it(own, tmp_path):
         assert run.settings["method"] == method
         assert run.settings["dataset"] == "own"
         assert run.settings["seed"] == 0
-        assert len(run.columns["iteration"]) == (
-            3 if method != "cross-fitted" else 2
-        )  # its looks at held-out rows
+        # Its looks at held-out rows
+        assert len(run.columns["iteration"]) == (3 if method != "cross-fitted" else 2)
         assert None not in run.columns["val_accuracy"]
         baseline = method if method in baselines.METHODS else None
         assert run.certificate["baseline"] == baseline

@@ -38,7 +38,11 @@ def test_settings_follow_the_name():
     [
         ("sgd:batch=8", "unknown method sgd; known are dladmm, accelerated, streaming"),
         ("adam:batch", "a method is written as adam or adam:batch=256"),
-        ("adam:speed=9", "settings are batch, lr, passes, schedule, scaled, got 'speed=9'"),
+        (
+            "adam:speed=9",
+            "settings are batch, lr, passes, schedule, scaled, dropout, decay, objective, rows, got",
+        ),
+        ("accelerated:decay=0.1", "decay is for baselines; leave it out of 'accelerated:decay=0.1'"),
         ("adam:batch=many", "batch of adam must be a whole number, got 'many'"),
         ("adam:scaled=maybe", "scaled of adam must be yes or no, got 'maybe'"),
         ("lbfgs:batch=8", "lbfgs sees all samples in every iteration"),

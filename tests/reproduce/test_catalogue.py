@@ -43,7 +43,7 @@ def test_cells_have_distinct_names_and_quick_ones_are_small(name):
     assert not full or [cell.settings for cell in full] != [cell.settings for cell in quick]
     if experiment(name).kind == "time":
         paper = figures().get(experiment(name).paper, {})
-        for dataset in paper.keys() - {"caption"}:
+        for dataset in paper.keys() - {"caption", "claims"}:
             e = experiment(name)
             assert paper[dataset]["rho"] == e.grid["rho"]
             sizes = e.grid[e.axis]
@@ -55,7 +55,8 @@ def test_the_papers_settings_stand_in_the_configurations():
     accuracy = {
         c.settings["method"]: c for c in cells(experiment("mlp-accuracy"), "cpu") if c.dataset == "mnist"
     }
-    assert set(accuracy) == {"dladmm-paper", "accelerated", "gd", "adagrad", "adadelta", "adam", "admm"}
+    adams = {"adam", "adam-same", "adam-batches"}
+    assert set(accuracy) == {"dladmm-paper", "accelerated", "gd", "adagrad", "adadelta", "admm", *adams}
     paper = accuracy["dladmm-paper"].settings
     assert (paper["rho"], paper["nu"], paper["hidden"], paper["max_iter"]) == (1e-6, 1e-6, [1000, 1000], 200)
     assert (paper["rho_rule"], paper["start"], paper["alpha0"]) == ("authors", "paper", 1.0)
@@ -65,7 +66,7 @@ def test_the_papers_settings_stand_in_the_configurations():
     assert (mnist.settings["rho"], mnist.settings["nu"], mnist.settings.get("rho_rule")) == (1.0, 1.0, None)
     graphs = cells(experiment("gcn-accuracy"), "cpu")
     assert {c.seed for c in graphs} == set(range(10))
-    assert len({(c.dataset, c.settings["method"]) for c in graphs}) == 5 * 9
+    assert len({(c.dataset, c.settings["method"]) for c in graphs}) == 5 * 13
     labelled = next(c for c in graphs if c.name == "pubmed-dladmm-0")
     assert (labelled.settings["mu"], labelled.max_iter) == (0.5, 15)  # docs/graphs.md
 

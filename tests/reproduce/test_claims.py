@@ -7,7 +7,7 @@ import pytest
 from dladmm.report.data import Run
 from dladmm.reproduce.claims import CHECKS
 from dladmm.runs.accuracy import first_reaching
-from dladmm.runs.evidence import mean, seconds_per_epoch
+from dladmm.runs.evidence import Mean, mean, seconds_per_epoch
 
 
 class Evidence:
@@ -82,3 +82,19 @@ def test_best_and_last_epochs_are_told_apart():
     assert first_reaching(run, 0.2) == 1
     assert seconds_per_epoch(run) == 2.0
     assert mean([1.0, 2.0, 4.0]).deviation == pytest.approx(1.5275, abs=1e-4)  # of a sample
+
+
+def test_second_and_all_above_are_of_the_methods_named():
+    class Of:
+        def accuracy(self, dataset, method):
+            return {"a": Mean(0.9, 0.0, 1), "b": Mean(0.8, 0.0, 1), "c": Mean(0.7, 0.0, 1)}.get(method)
+
+    about = {"method": "b", "among": ["a", "b", "c"], "accuracy": 0.69}
+    assert CHECKS["second"](Of(), "d", about)[0]
+    assert not CHECKS["second"](Of(), "d", about | {"method": "c"})[0]
+    assert not CHECKS["second"](Of(), "d", about | {"method": "a"})[0]
+    assert CHECKS["all_above"](Of(), "d", about)[0]
+    holds, ours = CHECKS["all_above"](Of(), "d", about | {"accuracy": 0.7})
+    assert (holds, ours) == (False, "lowest c 0.7000")
+    for check in ("second", "all_above"):
+        assert CHECKS[check](Of(), "d", about | {"among": ["a", "b", "unknown"]}) is None

@@ -38,6 +38,9 @@ def test_a_data_set_and_a_method_may_have_settings_of_their_own():
     assert found["cora-dladmm-0"].options["eps_rel"] == 0.0
     stopping = cells(replace(e, stop=True), "cpu")[0]
     assert "eps_rel" not in stopping.options
+    one = replace(e, methods={name: about | {"stop": True} for name, about in e.methods.items()})
+    assert "eps_rel" not in cells(one, "cpu")[0].options
+    assert cells(one, "cpu")[0].given["stop"] is True  # a record says so: with and without are other cells
     assert stopping.settings["eps_rel"] == 1e-4  # the library's own
 
 

@@ -16,7 +16,7 @@ from dladmm.runs.estimate import words
 from dladmm.runs.evidence import gather, seconds_per_epoch
 from dladmm.runs.pausing import Pausing
 from dladmm.runs.plan import cells
-from dladmm.runs.record import run_experiment
+from dladmm.runs.record import record, run_experiment
 from dladmm.runs.running import announce
 from small_experiments import ACCURACY, small
 
@@ -40,9 +40,8 @@ def test_pieces_made_elsewhere_are_summed_up(session):
     e = small()
     half = replace(session, only="digits-*-neurons-2-*")
     run_experiment(e, half)
-    broken = (
-        session.out / e.id / "cells/.digits-0.partial"
-    )  # as a process leaves it that dies while it writes
+    # As a process leaves it that dies while it writes
+    broken = session.out / e.id / "cells/.digits-0.partial"
     broken.mkdir()
     (broken / "history.csv").write_text("iteration")
     assert len(read_report(session.out).runs) == 2
@@ -89,13 +88,28 @@ def test_a_long_cell_goes_on_from_its_checkpoint(session, tmp_path):
     resumed = running.train(cell, session, [pause])
     for name in ("lagrangian", "primal_residual"):
         assert resumed.history[name] == whole.history[name]
-    assert (
-        resumed.history["seconds"][3] != whole.history["seconds"][3]
-    )  # the first four are those of the killed run
+    # The first four are those of the killed run
+    assert resumed.history["seconds"][3] != whole.history["seconds"][3]
     other = Pausing(folder, cell.settings | {"max_iter": 7})
     running.train(cell, session, [other])
     assert not folder.exists()  # a checkpoint of other settings is not taken up
     pause.clear()
+
+
+def test_the_seconds_of_a_call_are_those_of_a_whole_one(session):
+    e = small(max_iter=2, grid={"rho": [0.1], "neurons": [3]})
+    (cell,) = cells(e, "cpu")
+    folder = session.out / e.id
+    running.run_cell(cell, folder, session)
+    evidence = gather(folder, [cell])
+    took, metrics = evidence.runs[cell.name].last("seconds"), evidence.metrics[cell.name]
+    assert metrics["fit_seconds"] >= took
+    assert metrics["fit_cpu_seconds"] > 0
+    (kept,) = record(e, evidence)["cells"]
+    assert kept["fit_seconds"] == metrics["fit_seconds"]
+    (folder / "partial" / cell.name).mkdir(parents=True)  # a checkpoint: what follows is a part of the call
+    running.run_cell(cell, folder, session)
+    assert "fit_seconds" not in gather(folder, [cell]).metrics[cell.name]
 
 
 def test_seconds_are_the_median_of_the_epochs_after_the_first():

@@ -24,6 +24,16 @@ def test_a_cell_from_before_a_setting_that_does_not_touch_it_is_the_same_cell(tm
         finished(tmp_path, wanted | {"activation": "sign"})
 
 
+def test_how_a_run_is_executed_tells_timed_cells_apart_alone(tmp_path):
+    (tmp_path / "metrics.json").write_text('{"settings": {"max_iter": 3, "compile": false}}')
+    assert finished(tmp_path, {"max_iter": 3, "compile": "auto"})
+    (tmp_path / "metrics.json").write_text(
+        '{"settings": {"max_iter": 3, "compile": false, "device": "cuda"}}'
+    )
+    with pytest.raises(InputError, match=r"other settings \(compile\)"):
+        finished(tmp_path, {"max_iter": 3, "compile": "auto", "device": "cuda"})
+
+
 def test_what_has_no_iterations_is_a_run_of_one(tmp_path):
     settings = {"method": "logistic", "seed": 3}
     save_accuracy(0.75, 0.5, tmp_path / "digits-logistic-3", settings)

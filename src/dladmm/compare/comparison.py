@@ -153,6 +153,10 @@ class Comparison:
             chosen["scale_inputs"] = (
                 True  # columns of a user's own table have any unit; copies always scale them
             )
+        if "objective" in contender.options:  # it says what is minimised
+            chosen = {
+                key: value for key, value in chosen.items() if key not in ("regularizer", "scale_inputs")
+            }
         own = {key: value for key, value in contender.options.items() if key != "max_iter"}
         return chosen | self.changes.get(contender.method, {}) | own
 

@@ -37,8 +37,15 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "passes": ("max_iter", int, "a whole number"),
     "schedule": ("schedule", str, "linear"),
     "scaled": ("scale_inputs", _flag, "yes or no"),
+    "dropout": ("dropout", float, "a number"),
+    "decay": ("weight_decay", float, "a number"),
+    "objective": ("objective", str, "accelerated"),
+    "rows": ("normalise_rows", _flag, "yes or no"),
 }
 """What may follow a method's name: the option it stands for, how it is read, and what is allowed."""
+
+_OF_BASELINES = {"weight_decay": "decay", "objective": "objective", "normalise_rows": "rows"}
+"""Settings that dlADMM itself has not."""
 
 _FORM = "a method is written as adam or adam:batch=256:lr=0.002"
 
@@ -69,6 +76,9 @@ class Contender:
                 raise InputError(f"{name} of {method} must be {allowed}, got {value!r}.") from error
         if "batch_size" in options and (method in WITHOUT_BATCHES or method in OWN[:2]):
             raise InputError(f"{method} sees all samples in every iteration; leave batch= out.")
+        others = [_OF_BASELINES[option] for option in options if option in _OF_BASELINES]
+        if others and method in OWN:
+            raise InputError(f"{', '.join(others)} is for baselines; leave it out of {text!r}.")
         foreign = sorted(set(options) - {"batch_size", "max_iter"}) if method == CROSS_FITTED else []
         if foreign:
             raise InputError(

@@ -119,9 +119,8 @@ def show(table: dict[str, Any], title: str) -> None:
                 _shown_mean(entry[f"test_{measure}"]),
                 *([_shown_mean(entry[e], ".3g") for e in ("mae", "rmse")] if numbers else []),
                 *([] if numbers else [_shown_mean(entry["best_test_accuracy"])]),
-                *(
-                    [] if numbers else ["-" if seconds is None else f"{seconds:.2g}"]
-                ),  # no room beside two errors
+                # No room beside two errors
+                *([] if numbers else ["-" if seconds is None else f"{seconds:.2g}"]),
                 f"k {entry['iterations']:g}"
                 + ("" if entry["seconds"] is None else f"\n{_shown_time(entry['seconds'])}"),
                 *(_shown_reached(found, entry["runs"]) for found in entry["reached"].values()),

@@ -159,7 +159,7 @@ def _accuracy_table(e: Experiment, evidence: Evidence) -> tuple[list[str], Rows]
 
 
 def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterator[Finding]:
-    """Cell by cell of the paper's table; every setting of dlADMM stands beside its dlADMM row."""
+    """Cell by cell of the paper's table; every setting of a method stands beside its row, the paper's are judged."""
     for method in e.methods:
         trainer = str(e.methods[method].get("trainer", method))
         baseline = trainer in baselines.METHODS
@@ -168,7 +168,7 @@ def _accuracy_findings(e: Experiment, evidence: Evidence, paper: dict[str, Any])
             theirs = Mean(value, deviation, paper["initialisations"])
             ours = evidence.accuracy(dataset, method)
             verdict = verdicts.MISSING if ours is None else verdicts.accuracy(theirs, ours, baseline=baseline)
-            if ours is not None and not baseline and method not in paper["own"]:
+            if ours is not None and method not in paper["own"]:
                 verdict = verdicts.ANOTHER
             keys = (f"{method} {verdict}", verdict if baseline else "")
             why = next((paper["why"][key] for key in keys if key in paper["why"]), "")
@@ -215,7 +215,8 @@ def _claims(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterato
                 continue
             holds, ours = answer
             verdict = about.get("holds", verdicts.AGREES) if holds else verdicts.DIFFERS
-            yield Finding(what, says, ours, verdict, str(about.get(verdict, "")))
+            shown_by = f"It is not so in our runs: `{e.command}`." if verdict == verdicts.DIFFERS else ""
+            yield Finding(what, says, ours, verdict, str(about.get(verdict, shown_by)))
 
 
 _TABLES: dict[str, Callable[[Experiment, Evidence], tuple[list[str], Rows]]] = {

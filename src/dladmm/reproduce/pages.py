@@ -10,8 +10,14 @@ from dladmm.report.tables import markdown_table, print_table
 FINDINGS = ("what", "paper", "ours", "verdict", "why")
 
 
-def markdown(summary: dict[str, Any], level: int = 2) -> str:
-    """A section for ``docs/results.md``: counts, tolerances, then each experiment with its command above its tables."""
+def overview(summary: dict[str, Any]) -> list[str]:
+    """Lines that come first: how many findings got which verdict, and for each claim its verdicts and a link."""
+    table = markdown_table(["claim", "verdicts", "more"], map(_overview, summary["experiments"]))
+    return [counts(summary), "", *table, ""]
+
+
+def markdown(summary: dict[str, Any], level: int = 2, *, first: bool = True) -> str:
+    """A section for ``docs/results.md``: overview (if it comes ``first``), tolerances, then each experiment, folded."""
     head = "#" * level
     lines = [
         f"{head} Reproduction of the paper, scale {summary['scale']}",
@@ -19,11 +25,7 @@ def markdown(summary: dict[str, Any], level: int = 2) -> str:
         f"    {summary['command']}",
         "",
     ]
-    lines += [counts(summary), "", summary["tolerances"], ""]
-    lines += [
-        *markdown_table(["the paper's", "verdicts", "more"], map(_overview, summary["experiments"])),
-        "",
-    ]
+    lines += [*(overview(summary) if first else ()), summary["tolerances"], ""]
     for found in summary["experiments"]:
         lines += [f"{head}# {_heading(found)}", "", f"    {found['command']}", ""]
         lines += _about(found)

@@ -15,14 +15,28 @@ from dladmm.runs.experiment import Experiment
 Grid = list[list[float | None]]
 
 FASTER = (
-    "Another machine, and cached products: backtracking is in closed form or costs no product per try, where the "
-    "authors' code forms the products anew for every try."
+    "Another machine, and cached products: backtracking is in closed form or costs no product per try "
+    "(`python -m pytest tests/compute/test_products.py` counts them), where the authors' code forms them anew for "
+    "every try."
 )
 FLAT_IN_RHO = (
-    "A try of the backtracking costs no product, or there is none: a rho that needs more costs hardly more."
+    "A try of the backtracking costs no product, or there is none, so a rho that needs more tries costs hardly more: "
+    "`python -m pytest tests/compute/test_products.py` counts the products of an epoch."
 )
-FLAT_IN_SIZE = "A fixed cost per step (kernel launches on a GPU) hides the growth at these sizes."
-STEEPER = "An epoch of the paper's has a large cost that does not depend on this; ours has not, so the growth shows."
+FLAT_IN_SIZE = (
+    "A fixed cost per step (kernel launches on a GPU) hides the growth at these sizes; `python benchmarks/growth.py` "
+    "has larger ones."
+)
+STEEPER = (
+    "Ours is mostly products, which grow with the size (`python benchmarks/growth.py`); the paper's own table hardly "
+    "grows, so a cost that does not depend on the size is most of its epoch."
+)
+
+GROWN = 1.1
+"""Times longer at the largest size than at the smallest: from here on time is said to increase."""
+
+CONSTANT = 1.25
+"""Up to so many times longer it is said to stay."""
 
 
 def sizes(e: Experiment, dataset: str) -> list[float]:
@@ -120,3 +134,42 @@ def _growth(axis: str, along: Sequence[float], rho: Sequence[float], seconds: li
     if axis == "rho":
         return growth(rho, [list(column) for column in zip(*seconds, strict=True)])
     return growth(along, seconds)
+
+
+# What the paper says of its times in words ------------------------------------------------------------------------
+
+
+def _times_longer(evidence: Evidence, dataset: str, about: dict[str, Any]) -> tuple[float, str] | None:
+    """The largest size (or rho) over the smallest, the median of the series; of one rho where ``rho`` names it."""
+    found: dict[tuple[float, float], float] = {}
+    for cell in (cell for cell in evidence.cells if cell.dataset == dataset):
+        seconds = seconds_per_epoch(evidence.runs[cell.name]) if cell.name in evidence.runs else None
+        if seconds is None:
+            return None
+        size = cell.hidden[0] if cell.rows is None else cell.rows
+        along, beside = cell.options["rho"], size
+        if about["axis"] != "rho":
+            along, beside = beside, along
+        if beside == about.get("rho", beside):
+            found[along, beside] = seconds
+    if not found:
+        return None
+    least, most = (pick(along for along, _ in found) for pick in (min, max))
+    ratios = [found[most, beside] / found[least, beside] for along, beside in found if along == least]
+    times = statistics.median(ratios)
+    return times, f"{times:.2f} times from {least:g} to {most:g}"
+
+
+def longer(evidence: Evidence, dataset: str, about: dict[str, Any]) -> tuple[bool, str] | None:
+    """Whether an epoch takes longer at the largest size."""
+    found = _times_longer(evidence, dataset, about)
+    return None if found is None else (found[0] >= GROWN, found[1])
+
+
+def constant(evidence: Evidence, dataset: str, about: dict[str, Any]) -> tuple[bool, str] | None:
+    """Whether an epoch takes about as long at all sizes."""
+    found = _times_longer(evidence, dataset, about)
+    return None if found is None else (1 / CONSTANT <= found[0] <= CONSTANT, found[1])
+
+
+TIME_CHECKS = {"longer": longer, "constant": constant}

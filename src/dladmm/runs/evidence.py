@@ -113,7 +113,7 @@ def gather(folder: Path, cells: list[Cell]) -> Evidence:
 
 
 def _anywhere(settings: dict[str, object]) -> dict[str, object]:
-    return {key: value for key, value in settings.items() if key != "device"}
+    return {key: "any" if key == "device" else value for key, value in settings.items()}
 
 
 def report_of(evidence: Evidence, title: str) -> Report:

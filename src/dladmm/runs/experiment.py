@@ -17,7 +17,7 @@ Scale = Literal["full", "quick"]
 Kind = Literal["data", "curves", "accuracy", "time", "memory"]
 
 TUPLES = ("datasets", "hidden", "milestones")
-OF_A_METHOD = ("seeds", "datasets", "hidden", "activation", "title", "note")
+OF_A_METHOD = ("seeds", "datasets", "hidden", "activation", "title", "note", "stop")
 """What a method's table may hold besides options of training."""
 
 

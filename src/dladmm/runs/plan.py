@@ -76,7 +76,9 @@ def _cell(e: Experiment, dataset: str, method: str, point: dict[str, Any], seed:
     hidden = (point["neurons"],) * e.layers if "neurons" in point else tuple(about.get("hidden", e.hidden))
     activation = about.get("activation", e.activation)
     given = {"hidden": list(hidden), "activation": activation, **options, "max_iter": max_iter}
-    if not e.stop:  # for as many iterations as the experiment says
+    if "stop" in about:
+        given["stop"] = about["stop"]
+    if not about.get("stop", e.stop):  # for as many iterations as the experiment says
         options |= {"eps_abs": 0.0, "eps_rel": 0.0}
     rows = point.get("samples", e.rows)
     data = e.data | {name: point[name] for name in ("degree",) if name in point}
@@ -158,7 +160,7 @@ def _resolved(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in full.items() if value is not None and name not in skipped}
 
 
-_YOUNGER = {"init_rule": "he", "w_penalty": "prox"}
+_YOUNGER = {"init_rule": "he", "w_penalty": "prox", "sweep": "both"}
 """Options that stored cells are older than, with the value that changes nothing."""
 
 _FIELDS = {*TrainOptions.__dataclass_fields__, *SubproblemOptions.__dataclass_fields__} - {"subproblems"}

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatch
 from typing import Any
 
 from dladmm.report.data import Run
 from dladmm.runs.accuracy import SHOWN, by_iteration, first_reaching
-from dladmm.runs.evidence import Evidence, gather
+from dladmm.runs.evidence import Evidence, gather, seconds_per_epoch
 from dladmm.runs.experiment import Experiment
 from dladmm.runs.plan import Cell, cells, plain
 from dladmm.runs.running import Session, run_cells
@@ -31,14 +32,21 @@ FROM_CERTIFICATE = {
 }
 
 
-def record(experiment: Experiment, evidence: Evidence) -> dict[str, Any]:
+def record(experiment: Experiment, evidence: Evidence, alone: str = "") -> dict[str, Any]:
     """The record of an experiment's finished cells.
 
-    Seconds are left out of the paper's accuracy experiments: their cells are run several at a time on one device.
+    Seconds are left out of the paper's accuracy experiments, whose cells are run several at a time on one device, but
+    for cells whose names match one of the patterns ``alone``, which had it to themselves.
     """
     timed = experiment.own or experiment.kind in ("time", "memory")
+    patterns = [pattern.strip() for pattern in alone.split(",")]
     found = [
-        record_of(cell, evidence.runs[cell.name], evidence.metrics.get(cell.name, {}), timed=timed)
+        record_of(
+            cell,
+            evidence.runs[cell.name],
+            evidence.metrics.get(cell.name, {}),
+            timed=timed or any(fnmatch(cell.name, pattern) for pattern in patterns),
+        )
         for cell in evidence.cells
         if cell.name in evidence.runs
     ]
@@ -59,7 +67,8 @@ def record_of(cell: Cell, run: Run, metrics: dict[str, Any], *, timed: bool = Tr
 
     ``test_accuracy``, ``train_loss_at`` and ``lagrangian_at`` are by iteration, at those of
     :data:`dladmm.runs.accuracy.SHOWN` and the last; ``final``, ``train_accuracy`` and ``train_loss`` are the last ones
-    measured; ``rises_at`` lists the iterations at which the Lagrangian rose beyond rounding.
+    measured; ``rises_at`` lists the iterations at which the Lagrangian rose beyond rounding. ``median_seconds`` are of
+    an iteration, without the first ones that warm a device up; ``fit_seconds`` and ``fit_cpu_seconds`` of the call.
     """
     certificate = run.certificate or {}
     rises = certificate.get("descent_violations", [])
@@ -83,6 +92,8 @@ def record_of(cell: Cell, run: Run, metrics: dict[str, Any], *, timed: bool = Tr
         "residual": residual,
         **{ours: certificate.get(theirs) for ours, theirs in FROM_CERTIFICATE.items()},
         "seconds_per_iteration": run.seconds_per_iteration if timed else None,
+        "median_seconds": seconds_per_epoch(run) if timed else None,
+        **{key: metrics.get(key) if timed else None for key in ("fit_seconds", "fit_cpu_seconds")},
         **{key: metrics.get(key) for key in ("samples", "refused", "memory_bytes")},
     }
     return {key: value for key, value in found.items() if value not in (None, {}) or key == "first_at_95"}
@@ -113,7 +124,12 @@ def recorded(experiment: Experiment, kept: dict[str, Any]) -> Evidence:
 
 def _run_of(cell: Cell, kept: dict[str, Any]) -> Run:
     by_epoch = {int(k): value for k, value in kept.get("test_accuracy", {}).items()}
-    columns = {"iteration": [float(k) for k in by_epoch], "val_accuracy": list(by_epoch.values())}
+    columns: dict[str, list[float | None]] = {
+        "iteration": [*map(float, by_epoch)],
+        "val_accuracy": [*by_epoch.values()],
+    }
+    if by_epoch and kept.get("train_accuracy") is not None:
+        columns["train_accuracy"] = [*[None] * (len(by_epoch) - 1), kept["train_accuracy"]]
     machine = {"device": kept.get("device", "unknown")}
     return Run(cell.name, cell.settings, kept.get("status", ""), "", columns, None, (), machine)
 

@@ -178,9 +178,15 @@ def run_cell(cell: Cell, folder: Path, session: Session, place: str = "") -> Sta
     if session.bars:
         held = "unseen" if cell.trainer == CROSS_FITTED else "test"
         callbacks.append(ProgressBar(f"{cell.settings['method']}, seed {cell.seed} ({place})", held=held))
+    session.problem(cell)  # read before the clock starts
+    fresh, began, worked = not pause.folder.exists(), time.perf_counter(), time.process_time()
     result = train(cell, session, callbacks)
     if result.status is not Status.INTERRUPTED:
-        measured = {} if refused.count is None else {"refused": refused.count}
+        measured: dict[str, float] = {} if refused.count is None else {"refused": refused.count}
+        if fresh:  # all of it: with the first networks of self-training, which the history does not count
+            measured["fit_seconds"] = time.perf_counter() - began
+            if session.device_kind == "cpu":  # of all threads; other work on the machine does not count
+                measured["fit_cpu_seconds"] = time.process_time() - worked
         keep(result, cell, into, session, **measured)
         pause.clear()
     return result.status

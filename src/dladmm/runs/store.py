@@ -16,12 +16,14 @@ from typing import Any
 
 from dladmm.base.atomic import replacing
 from dladmm.base.errors import DataError, InputError
-from dladmm.base.machine import describe
 from dladmm.training.result import Result
-from dladmm.training.run_folder import write_run
+from dladmm.training.run_folder import describe, write_run
 
 LATER: dict[str, tuple[str, ...]] = {"ramps": ("sign", "step", "quantised")}
 """Settings that came after cells had been made, and the activations whose runs they change."""
+
+EXECUTION = ("compile",)
+"""Settings that change how long a run takes and nothing else; they tell cells apart that are timed on a device."""
 
 CELLS, PARTIAL = "cells", "partial"
 MEASURED = "MEASURED"
@@ -50,7 +52,8 @@ def differing(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
         """Whether the cell lacks this setting because it is older, and would be the same with it."""
         return key in LATER and key not in found and found.get("activation") not in LATER[key]
 
-    keys = {*found, *wanted}
+    timed = "device" in wanted
+    keys = {key for key in (*found, *wanted) if timed or key not in EXECUTION}
     return sorted(key for key in keys if found.get(key) != wanted.get(key) and not came_later(key))
 
 
