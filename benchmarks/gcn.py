@@ -47,7 +47,6 @@ from mlp import NEVER, Contender, synchronize
 from dladmm import datasets
 from dladmm.api.graph_problem import GraphProblem, GraphSettings, graph_problem
 from dladmm.api.train import fresh_parameters
-from dladmm.base import machine
 from dladmm.compute.recording import WARM_CALLS
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.datasets import GraphData
@@ -57,6 +56,7 @@ from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.reproduce import paper
+from dladmm.training.run_folder import describe
 from dladmm.training.trainer import Trainer
 
 NAMES = ["cora", "citeseer", "pubmed", "coauthor-cs", "coauthor-physics"]
@@ -174,8 +174,8 @@ def measure(name: str, hidden: int, settings: argparse.Namespace) -> dict[str, A
         "certified": {"w_solver": settings.solver},
         "paper": {"rho": settings.rho},
     }
-    common = {"rows": settings.rows, "compile": settings.compile}
-    warm = WARM_CALLS + 2 if settings.compile else 3
+    common = {"rows": settings.rows, "compile": settings.compile or "auto"}
+    warm = WARM_CALLS + 2
 
     def warmed(step: Contender) -> Contender:
         for _ in range(warm):
@@ -259,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--solver", choices=["exact", "quadratic"], default="exact", help="of the last W, certified mode"
     )
     parser.add_argument("--rho", type=float, default=1e-3, help="of the paper's settings and of its table")
-    parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
+    parser.add_argument("--compile", action="store_true", help="elementwise work compiled by torch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=15)
@@ -293,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "device": where or platform.machine(),
         "threads": settings.threads,
         "torch": torch.__version__,
-        "machine": machine.describe(settings.device) | {"threads": settings.threads},
+        "machine": describe(settings.device) | {"threads": settings.threads},
         "settings": vars(settings),
         "skipped": skipped,
         "results": results,

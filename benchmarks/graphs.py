@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compact_json import dumps, rounded
 
 from dladmm import GCNClassifier, datasets
-from dladmm.base import machine
 from dladmm.datasets._types import stable_order
+from dladmm.training.run_folder import describe
 
 ASKED = {"cora": 0.815, "citeseer": 0.719, "pubmed": 0.778, "coauthor-cs": 0.911, "coauthor-physics": 0.928}
 """The mean accuracy of a tuned GCN in Shchur et al. (2018), 20 labelled nodes a class."""
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     report: dict[str, Any] = {
-        "machine": machine.describe(),
+        "machine": describe(),
         "protocol": {"train": 20, "validation": 30, "whole": chosen.whole, "first_seed": chosen.first_seed},
         "results": [],
     }

@@ -3,10 +3,13 @@
     python benchmarks/growth.py --device cuda --json > growth.json      # 5,000 to 60,000 samples, width 1000
     python benchmarks/growth.py --samples 5000,10000,20000 --width 200 --widths 100,200,400,800
     python benchmarks/growth.py --axes edges --nodes 10000,30000,100000
+    python benchmarks/growth.py --axes width --mlp-modes quadratic taylor --width-samples 200 --widths 500,1000,2000
 
 - *samples*: an MLP with two hidden layers of --width units, convergent mode with quadratic steps and with
   exact solves, and accelerated mode;
-- *width*: the same with --width-samples samples and two hidden layers of each of --widths units;
+- *width*: the same with --width-samples samples and two hidden layers of each of --widths units; with --mlp-modes
+  also *taylor*, the ADMM of Taylor et al., which solves systems as large as a layer is wide (O(n^3), where dlADMM
+  has products alone, O(n^2)): the growth shows where layers are wider than there are samples;
 - *edges*: a GCN on stochastic block model graphs whose nodes all have the same mean degree, so that edges and
   nodes grow together: the paper's settings (quadratic steps), whose loop from alpha0 = t0 = 1 tries more
   steps the more nodes there are, certified mode (gcn.py), whose loop starts at the curvature, and with
@@ -41,16 +44,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compact_json import dumps, rounded
 from gcn import graph_iteration
-from mlp import Contender, library, random_data, synchronize, whole_numbers
+from mlp import NEVER, Contender, library, random_data, synchronize, whole_numbers
 
-from dladmm.base import machine
+from dladmm import mlp
+from dladmm.api.arguments import fresh_parameters
+from dladmm.baselines.taylor import BETA, RHO, taylor_method
 from dladmm.compute.recording import WARM_CALLS
 from dladmm.datasets.generated import sbm
+from dladmm.engine.options import make_options
+from dladmm.losses import Risk, get_loss
 from dladmm.reproduce.fits import growth
 from dladmm.solvers.step_along import StepAlong
+from dladmm.training.run_folder import describe
+from dladmm.training.trainer import Trainer
 
 AXES = ("samples", "width", "edges")
-MLP_MODES = ("quadratic", "exact", "accelerated")
+MLP_MODES = ("quadratic", "exact", "accelerated", "taylor")
 GRAPH_MODES: dict[str, dict[str, Any]] = {"paper": {"rho": 1e-3}, "certified": {}, "accelerated": {}}
 BARE = "bare product"
 NODES = {"cpu": [10_000, 20_000, 50_000, 100_000], "cuda": [10_000, 30_000, 100_000, 300_000, 1_000_000]}
@@ -100,10 +109,30 @@ def mlp_size(axis: str, samples: int, width: int, settings: argparse.Namespace) 
     shape = argparse.Namespace(**vars(settings) | {"samples": samples})
     x, y = random_data(shape, torch.float32, torch.device(settings.device))
     contenders = {
-        mode: library(mode, sizes, x, y, settings.seed, compile=settings.compile) for mode in MLP_MODES
+        mode: taylor(sizes, x, y, settings.seed)
+        if mode == "taylor"
+        else library(mode, sizes, x, y, settings.seed, compile=settings.compile or "auto")
+        for mode in settings.mlp_modes
     }
     about = {"samples": samples, "width": width}
     return Size(axis, about[axis], contenders, about)
+
+
+def taylor(sizes: list[int], x: torch.Tensor, y: torch.Tensor, seed: int) -> Contender:
+    """One iteration of the ADMM of Taylor et al., whose least squares solve systems as large as a layer is wide."""
+    options = make_options("default", rho=RHO, nu=BETA, max_iter=NEVER, diagnostics_every=NEVER)
+    chain, loss = mlp(sizes), get_loss("cross_entropy")
+    trainer = Trainer(
+        chain,
+        x,
+        Risk(loss, loss.encode(y, sizes[-1], x.dtype)),
+        options,
+        penalty=options.penalty("auto"),
+        params=fresh_parameters(chain, seed, 1.0, None, x.dtype, x.device),
+        method=taylor_method(seed),
+        seed=seed,
+    )
+    return Contender(lambda: trainer._iterate(trainer.history.n_iter + 1) and None)
 
 
 def graph_size(nodes: int, settings: argparse.Namespace) -> Size:
@@ -112,7 +141,12 @@ def graph_size(nodes: int, settings: argparse.Namespace) -> Size:
     generating = time.perf_counter() - began
     made = {
         mode: graph_iteration(
-            mode, data, settings.hidden, torch.device(settings.device), compile=settings.compile, **options
+            mode,
+            data,
+            settings.hidden,
+            torch.device(settings.device),
+            compile=settings.compile or "auto",
+            **options,
         )
         for mode, options in GRAPH_MODES.items()
         if mode in settings.graph_modes
@@ -160,6 +194,7 @@ def fitted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "axis": axis,
                 "mode": mode,
                 "exponent": fit.exponent,
+                "error": fit.error,
                 "top": fit.top,
                 "r2": fit.r2,
                 "of_lowest": lowest.exponent,
@@ -191,7 +226,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
     rows = rounded(rows)  # the exponents are those of the figures that are printed
     return {
         "command": settings.command,
-        "machine": machine.describe(settings.device),
+        "machine": describe(settings.device),
         "settings": {key: value for key, value in vars(settings).items() if key != "command"},
         "exponents": rounded(fitted(rows)),
         "rows": rows,
@@ -223,6 +258,7 @@ def table(report: dict[str, Any]) -> str:
         if fits:
             for name, key in (
                 ("exponent", "exponent"),
+                ("standard error", "error"),
                 ("at the top", "top"),
                 ("of the lowest", "of_lowest"),
             ):
@@ -251,11 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--degree", type=float, default=20.0, help="edges are half of it times the nodes")
     parser.add_argument("--features", type=int, default=128, help="of a node")
     parser.add_argument("--hidden", type=int, default=128, help="hidden units of the GCN")
+    parser.add_argument("--mlp-modes", nargs="+", choices=MLP_MODES, default=list(MLP_MODES[:-1]))
     parser.add_argument("--graph-modes", nargs="+", choices=GRAPH_MODES, default=["paper", "certified"])
     parser.add_argument("--iterations", type=int, default=9, help="timed ones")
     parser.add_argument("--warmup", type=int, default=3, help="untimed ones")
     parser.add_argument("--one-at-a-time", action="store_true", help="size after size, for less memory")
-    parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
+    parser.add_argument("--compile", action="store_true", help="elementwise work compiled by torch")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -44,7 +44,6 @@ from recording import Bare, Operands, Operation, Recorder, minimal_products
 
 from dladmm import datasets
 from dladmm.api.train import fresh_parameters
-from dladmm.base import machine
 from dladmm.compute.recording import WARM_CALLS
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.options import PAPER, make_options
@@ -52,6 +51,7 @@ from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 from dladmm.network.scaling import Scaling
 from dladmm.training.diagnostics import diagnostics_interval
+from dladmm.training.run_folder import describe
 from dladmm.training.trainer import Trainer
 
 MODES: dict[str, dict[str, Any]] = {
@@ -324,7 +324,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
 
     on_gpu = device.type == "cuda"
     return {
-        "machine": machine.describe(device),
+        "machine": describe(device),
         "settings": vars(settings) | {"sizes": sizes},
         "memory_is": "torch.cuda.max_memory_allocated above the data"
         if on_gpu
@@ -431,7 +431,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["quadratic", "exact", "accelerated"])
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")
-    parser.add_argument("--compile", action="store_true", help="elementwise work compiled, launches replayed")
+    parser.add_argument("--compile", action="store_true", help="elementwise work compiled by torch")
     parser.add_argument("--diagnostics", action="store_true", help="time the checks that cost products too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

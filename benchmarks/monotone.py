@@ -33,8 +33,8 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 import dladmm
-from dladmm.base import machine
 from dladmm.tables import read_table
+from dladmm.training.run_folder import describe
 
 Array = np.ndarray[Any, Any]
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tables = [measured(asked.data, name, folds, asked.seed) for name in asked.tables.split(",")]
-    report = {"machine": machine.describe(), "folds": folds, "seed": asked.seed, "tables": tables}
+    report = {"machine": describe(), "folds": folds, "seed": asked.seed, "tables": tables}
     text = dumps(rounded(report))
     if asked.out is None:
         print(text)

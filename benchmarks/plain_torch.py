@@ -62,8 +62,12 @@ def network(kind: str, n_in: int, widths: list[int], n_out: int) -> nn.Sequentia
     return nn.Sequential(*layers, nn.Linear(sizes[-1], n_out))
 
 
+WHOLE_DATA = ("accelerated", "convergent", "quadratic")
+"""Modes of the library that see all rows in every iteration, which is then a pass."""
+
+
 class Setting(NamedTuple):
-    """A learner: ``streaming``, or ``adam`` and ``muon`` with batch size and rate; ``passes`` are planned."""
+    """A learner: ``adam`` and ``muon`` with batch size and rate, or by its name alone; ``passes`` are planned."""
 
     method: str
     passes: int
@@ -72,8 +76,8 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        if self.method == "streaming":
-            return f"streaming, {self.passes} passes"
+        if self.lr is None:
+            return f"{self.method}, {self.passes} {'iterations' if self.method in WHOLE_DATA else 'passes'}"
         return f"{self.method} {self.batch} {self.lr:g}, {self.passes} passes"
 
 
@@ -152,13 +156,18 @@ def synchronise(device: torch.device) -> None:
 class Timed:
     """A learner with its clock, which stands still while the test accuracy is looked at.
 
-    ``check`` is called after every look; it may raise to end the run.
+    ``check`` is called after every look; it may raise to end the run. ``clock`` is the wall's unless another is given.
     """
 
     def __init__(
-        self, learner: Learner, images: Images, looks: int = LOOKS, check: Callable[[], None] = lambda: None
+        self,
+        learner: Learner,
+        images: Images,
+        looks: int = LOOKS,
+        check: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.learner, self.images, self._check = learner, images, check
+        self.learner, self.images, self._check, self._ticking = learner, images, check, clock
         self.seconds: list[float] = []
         self.accuracy: list[float] = []
         self.passes = 0
@@ -177,7 +186,7 @@ class Timed:
 
     def _now(self) -> float:
         synchronise(self.images.x.device)
-        return time.perf_counter()
+        return self._ticking()
 
     def _tick(self) -> None:
         self._since += 1

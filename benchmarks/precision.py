@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from compact_json import dumps, rounded
 
 from dladmm import datasets, mlp, train
-from dladmm.base import machine
+from dladmm.training.run_folder import describe
 
 MODES: dict[str, dict[str, Any]] = {
     "quadratic": {
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given = sys.argv[1:] if arguments is None else arguments
         report = {
             "command": f"python benchmarks/precision.py {' '.join(given)}".strip(),
-            "machine": machine.describe(settings.device),
+            "machine": describe(settings.device),
             "torch": torch.__version__,
             "results": results,
         }

@@ -35,12 +35,12 @@ from compact_json import dumps, rounded
 from traffic_model import iteration_traffic
 
 from dladmm import datasets, mlp, train, train_graph
-from dladmm.base.machine import describe
 from dladmm.callbacks.traffic_log import TrafficLog
 from dladmm.compute.partition import Partition, parts_of
 from dladmm.distributed import ALONE, Group, Traffic
 from dladmm.engine.options import make_options
 from dladmm.network.graph import normalised_adjacency
+from dladmm.training.run_folder import describe
 
 WIDTHS, SAMPLES, ITERATIONS = (200, 300, 300, 10), 6_000, 6
 MODES: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Streaming mode as ``dladmm.train`` runs it, pass by pass, for benchmarks that look inside."""
+"""The library's modes as ``dladmm.train`` runs them, pass by pass, for benchmarks that look inside."""
 
 from __future__ import annotations
 
@@ -69,3 +69,32 @@ class Streamed:
         self.method.hand_out(state)
         chain = self.trainer.engine.chain
         return torch.cat([chain.predict(state.params, part) for part in self.x_test.split(10_000)])
+
+
+class Iterated:
+    """Accelerated or convergent mode with its defaults (``quadratic`` by the paper's majorised steps), as above."""
+
+    batches_per_pass = 1
+
+    def __init__(self, images: Images, kind: str, widths: list[int], setting: Setting, seed: int) -> None:
+        x, n_out = images.x, int(images.y.max()) + 1
+        model: Any = dladmm.mlp([x.shape[1], *widths, n_out])
+        if kind == "cnn":
+            model = network(kind, x.shape[1], widths, n_out)
+        options: dict[str, Any] = {"mode": setting.method}
+        if setting.method == "quadratic":
+            options = {"mode": "convergent", "w_solver": "quadratic", "a_solver": "quadratic"}
+        self.trainer = begun(
+            model, x, images.y, max_iter=setting.passes, random_state=seed, device=x.device, **options
+        )
+        scaling = self.trainer.scaling
+        self.x_test = images.x_test if scaling is None else scaling.apply(images.x_test)
+
+    def one_pass(self, tick: Callable[[], None]) -> None:
+        self.trainer._iterate(self.trainer.history.n_iter + 1)
+        tick()
+
+    @torch.no_grad()
+    def outputs(self) -> Tensor:
+        chain, params = self.trainer.engine.chain, self.trainer.state.params
+        return torch.cat([chain.predict(params, part) for part in self.x_test.split(10_000)])

@@ -59,7 +59,7 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 import dladmm
-from dladmm.base import machine
+from dladmm.training.run_folder import describe
 
 Array = np.ndarray[Any, Any]
 
@@ -309,7 +309,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
         rows = joined(json.loads(settings.beside.read_text(encoding="utf-8"))["runs"], rows)
     report: dict[str, Any] = {
         "command": settings.command,
-        "machine": machine.describe("cpu"),
+        "machine": describe("cpu"),
         "settings": {"rows": settings.rows, "folds": settings.folds, "seed": settings.seed},
     }
     parts = {"classification": 1, "regression": 1, "depth": 8}

@@ -44,9 +44,9 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 import dladmm
-from dladmm.base import machine
 from dladmm.callbacks import Callback
 from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.training.run_folder import describe
 
 TABLES = (
     "buggyCrx", "pima", "coil2000", "pendigits", "wine-quality-white", "yeast", "cmc", "kr-vs-kp", "mfeat-zernike",
@@ -275,7 +275,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     report: dict[str, Any] = {
         "command": settings.command,
-        "machine": machine.describe("cpu"),
+        "machine": describe("cpu"),
         "settings": {key: value for key, value in vars(settings).items() if key not in ("command", "data")},
     }
     variants = list(dict.fromkeys([DEFAULTS, *grid(settings)]))

@@ -48,7 +48,7 @@ from step_cost import step_costs
 from streamed import Streamed
 
 from dladmm import datasets
-from dladmm.base import machine
+from dladmm.training.run_folder import describe
 
 LEVELS = {"mnist": [0.95, 0.97, 0.98, 0.983], "fashion": [0.85, 0.87, 0.88, 0.89]}
 CNN_LEVELS = [0.985]
@@ -271,7 +271,7 @@ class Bench:
         return rounded(
             {
                 "command": self.settings.command,
-                "machine": machine.describe(self.settings.device),
+                "machine": describe(self.settings.device),
                 "settings": settings,
                 "ended": self.ended,
                 "chosen": self.chosen,

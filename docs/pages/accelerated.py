@@ -88,8 +88,8 @@ def _graphs(folder: Path) -> str:
         rows,
         notes=[
             "The paper's network (128 hidden units), mean and sample deviation of the initialisations; accelerated\n"
-            "mode 200 iterations, the others 500 epochs at the paper's learning rates; the paper's best is the best\n"
-            "of any method in its table. A dash: not run yet."
+            "mode at most 200 iterations, the others 500 epochs at the paper's learning rates; the paper's best is\n"
+            "the best of any method in its table. A dash: not run yet."
         ],
     )
 

@@ -1,4 +1,4 @@
-"""The section of ``docs/results.md`` with the timings of ``benchmarks/gcn.py``."""
+"""Sections of ``docs/results.md``: timings of ``benchmarks/gcn.py``, memory of ``benchmarks/gcn_memory.py``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dladmm.report.tables import markdown_table
-from pages.records import read
+from pages.records import read, section
 
 BENCHMARKS = {
     "gcn-benchmark-cpu": "2 cores, 16 and 256 hidden units",
@@ -26,7 +26,35 @@ def render(folder: Path) -> list[str]:
     for name, where in BENCHMARKS.items():
         if report := read(name, folder):
             lines += [f"    {report['command']}", "", f"On {where}:", "", *_table(report["results"]), ""]
-    return ["\n".join(lines)] if len(lines) > 1 else []
+    return [*(["\n".join(lines)] if len(lines) > 1 else []), *_dense_features(folder)]
+
+
+DENSE_NOTE = """
+The run of the paper's figure of memory (its settings, one process a cell, on a CPU) with features sparse, as this
+library keeps them, and made dense: the features themselves and the peak of the process above them, which dense ones
+have while they are read, whatever the neurons. The paper reports almost the same for 16 and 256 neurons on all
+five. Dense features give that where they are many, not on Cora and PubMed."""
+
+
+def _dense_features(folder: Path) -> list[str]:
+    report = read("gcn-memory-dense", folder)
+    if not report:
+        return []
+    found = {(r["dataset"], r["features"], r["hidden"]): r for r in report["results"]}
+    rows = []
+    for name in dict.fromkeys(r["dataset"] for r in report["results"]):
+        row = [name]
+        for features in ("sparse", "dense"):
+            used = [
+                sum(found[name, features, n][k] for k in ("feature_bytes", "run_bytes")) for n in (16, 256)
+            ]
+            row += [*(f"{n / 1e6:,.0f} MB" for n in used), f"{used[1] / used[0]:.2f}"]
+        rows.append(row)
+    headings = ["data set"]
+    for features in ("sparse", "dense"):
+        headings += [f"{features}, 16 neurons", "256 neurons", "ratio"]
+    title = "Graphs: memory with sparse and with dense features"
+    return [section(title, [report["command"]], headings, rows, notes=[DENSE_NOTE])]
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

@@ -20,9 +20,8 @@ def render(folder: Path) -> list[str]:
     ]
     if not found:
         return []
-    found.sort(
-        key=lambda pair: (pair[1]["settings"]["dataset"], pair[1]["samples"])
-    )  # networks in order within
+    # Networks in order within
+    found.sort(key=lambda pair: (pair[1]["settings"]["dataset"], pair[1]["samples"]))
     groups = [list(group) for _, group in groupby(found, key=_row_of)]
     commands = [_command(name, cells[0]) for name, cells in map(_pair, groups)]
     headings = ["network", "data", "images", "method", "device", "seeds", *(f"k={k}" for k in SHOWN)]
@@ -32,7 +31,11 @@ def render(folder: Path) -> list[str]:
             commands,
             [*headings, "rises", "s / iteration"],
             [_row(*_pair(group)) for group in groups],
-            notes=["Mean of the seeds. CPU cores were shared with other work, so their times say little."],
+            notes=[
+                "Mean of the seeds. Adam has full batches and the loss alone, as in the paper: it is not Adam as\n"
+                "people use it, which [streaming mode](streaming.md) is set beside. CPU cores were shared with other\n"
+                "work, so their times say little."
+            ],
         )
     ]
 

@@ -21,6 +21,9 @@ RESULTS = ROOT / "docs" / "results"
 
 Cell = dict[str, Any]
 
+SCREEN = 20
+"""Rows of a table; a longer one is folded."""
+
 
 def read(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """A file of results; empty where there is none."""
@@ -100,7 +103,11 @@ def section(
     lines = [f"## {title}", "", *(f"    {line}" for line in dict.fromkeys(commands)), ""]
     for note in notes:
         lines += [note.strip(), ""] if note.strip() else []
-    lines += [*markdown_table(headings, rows), ""]
+    shown = list(rows)
+    table = [*markdown_table(headings, shown), ""]
+    if len(shown) > SCREEN:
+        table = ["<details>", f"<summary>{len(shown)} rows</summary>", "", *table, "</details>", ""]
+    lines += table
     for note in after:
         lines += [note, ""]
     return "\n".join(lines)

@@ -10,12 +10,13 @@ from dladmm.report.data import METHOD_NAMES
 from dladmm.reproduce import experiment
 from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown as reproduction
-from dladmm.reproduce.verdicts import AGAIN, MISSING, TOLERANCES
+from dladmm.reproduce.pages import overview
+from dladmm.reproduce.verdicts import AGAIN, MISSING, TOLERANCES, UNSEEN
 from dladmm.runs.evidence import Evidence, Mean
 from dladmm.runs.experiment import Experiment
 from dladmm.runs.plan import cells
 from dladmm.runs.record import recorded
-from pages import accelerated, benchmarks, convergent, networks
+from pages import accelerated, adams, benchmarks, convergent, networks, width
 from pages.records import RESULTS, read
 
 HEAD = """# Results
@@ -28,16 +29,39 @@ which the augmented Lagrangian rose beyond rounding; "certified" means rho > 2H 
 seen (`docs/theory.md`). A deviation (±) is that of the sample.
 """
 
+CLAIMS = """## The paper's claims, and how they stand
+
+    dladmm reproduce all --scale full
+
+How verdicts are given stands at the end of this page, above the tables that are linked here. "To be measured again":
+settings have changed since the cells were made, or cells are missing.
+`python benchmarks/experiments/paper.py --list` says which, and without `--list` it runs them.
+"""
+
 
 def render(folder: Path = RESULTS) -> str:
     """The whole page."""
-    sections = [HEAD, *accelerated.render(folder), *networks.render(folder), *convergent.render(folder)]
-    sections += benchmarks.render(folder)
-    for path in sorted(folder.glob("reproduce-*.json")):
-        stored = read(path.stem, folder)
-        judged = [_as_now(found, stored["scale"], folder) for found in stored["experiments"]]
-        sections.append(reproduction(stored | {"tolerances": TOLERANCES, "experiments": judged}))
+    found = [_judged(path.stem, folder) for path in sorted(folder.glob("reproduce-*.json"))]
+    sections = [
+        HEAD,
+        *("\n".join([CLAIMS, *overview(summary)]) for summary in found),
+        *adams.render(folder),
+        *accelerated.render(folder),
+        *networks.render(folder),
+        *convergent.render(folder),
+        *benchmarks.render(folder),
+        *(reproduction(summary, first=False) for summary in found),
+    ]
     return "\n".join(sections)
+
+
+def _judged(name: str, folder: Path) -> dict[str, Any]:
+    """A stored summary of the paper's experiments as the present settings and rules see it."""
+    stored = read(name, folder)
+    judged = [_as_now(found, stored["scale"], folder) for found in stored["experiments"]]
+    timed = width.outcome(folder)
+    judged += [] if timed is None else [timed]
+    return stored | {"tolerances": TOLERANCES, "experiments": judged}
 
 
 def _as_now(found: dict[str, Any], scale: str, folder: Path) -> dict[str, Any]:
@@ -52,15 +76,21 @@ def _as_now(found: dict[str, Any], scale: str, folder: Path) -> dict[str, Any]:
         again = outcome(e, _with_stored(e, recorded(e, kept), found)).to_dict()
     elif e.kind == "memory":
         again = outcome(e, _weighed(e, found)).to_dict() | {"machine": found["machine"], "missing": 0}
-    elif found.get("revision", 1) < e.revision:
+    elif found.get("revision", 1) < e.revision or found["missing"] == len(cells(e, "cpu")) > 0:
         empty = outcome(e, Evidence(tuple(cells(e, "cpu")), {}, {})).to_dict()
         again = empty | {"table": [], "missing": 0}
     else:
-        return found
+        return _unmeasured(found)
     for finding in again["findings"]:
         if finding["verdict"] == MISSING:
             finding["verdict"] = AGAIN
     return again
+
+
+def _unmeasured(found: dict[str, Any]) -> dict[str, Any]:
+    """A stored outcome whose missing cells are said to be that."""
+    told = [f | {"verdict": UNSEEN} if f["verdict"] == MISSING else f for f in found["findings"]]
+    return found | {"findings": told}
 
 
 STORED = {"gcn-accuracy": ("dladmm-paper", ("cora", "pubmed", "citeseer"))}
@@ -74,7 +104,7 @@ class WithStored(Evidence):
     means: dict[tuple[str, str], Mean] = field(default_factory=dict)
 
     def accuracy(self, dataset: str, method: str) -> Mean | None:
-        return self.means.get((dataset, method)) or super().accuracy(dataset, method)
+        return super().accuracy(dataset, method) or self.means.get((dataset, method))
 
     def highest(self, dataset: str, method: str) -> Mean | None:
         return None  # records hold accuracies at some iterations only

@@ -35,7 +35,7 @@ def settings_table() -> str:
             f"{mean(row['mnist']):.4f}",
             f"{mean(row['fashion_mnist']):.4f}",
         )
-        for row in _record("streaming-validation")["rows"]
+        for row in record_of("streaming-validation")["rows"]
     ]
     return "\n".join(markdown_table(("change", "MNIST", "Fashion-MNIST"), rows))
 
@@ -52,7 +52,7 @@ def levels_table(record: str = "time-to-accuracy-h200") -> str:
             f"{row['seeds_that_reached_it']} of {row['seeds']}",
             _number(row["fresh"], 1),
         )
-        for row in _record(record)["levels"]
+        for row in record_of(record)["levels"]
     ]
     heads = (
         "data",
@@ -77,14 +77,14 @@ def accuracies_table() -> str:
             f"{r['seconds']:.2f}",
             str(r["seeds"]),
         )
-        for r in _record("time-to-accuracy-h200")["accuracies"]
+        for r in record_of("time-to-accuracy-h200")["accuracies"]
     ]
     return "\n".join(markdown_table(("data", "method", "mean", "lowest", "seconds", "seeds"), rows))
 
 
 def steps_table() -> str:
     """Milliseconds of one step."""
-    steps = _record("time-to-accuracy-h200")["steps"]
+    steps = record_of("time-to-accuracy-h200")["steps"]
     rows = [(name, f"{steps[name]:.3f}") for name in steps if not name.startswith("ratio")]
     return "\n".join(markdown_table(("step", "milliseconds"), rows))
 
@@ -102,7 +102,7 @@ def _number(value: float | None, digits: int) -> str:
 def readme_rows() -> list[tuple[str, ...]]:
     """Streaming mode after ten passes beside the best opponent after as many or fewer."""
     found = []
-    accuracies = _record("time-to-accuracy-h200")["accuracies"]
+    accuracies = record_of("time-to-accuracy-h200")["accuracies"]
     for data, title in TITLES.items():
         own = [row for row in accuracies if row["data"] == data and row["network"] == "mlp"]
         ours = next(row for row in own if row["name"] == "streaming, 10 passes")
@@ -120,7 +120,7 @@ def readme_rows() -> list[tuple[str, ...]]:
     return found
 
 
-def _record(name: str) -> dict[str, Any]:
+def record_of(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(
         (ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8")
     )

@@ -1,0 +1,118 @@
+"""The tables of ``docs/performance.md``, from the recorded runs of ``benchmarks/``."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from dladmm.report.tables import markdown_table
+from pages.records import ROOT
+
+MARKED = re.compile(r"(<!-- table (\w+): made by docs/render.py -->\n).*?(<!-- end of table -->)", re.DOTALL)
+TITLES = {"mnist": "MNIST", "digits": "digits"}
+
+
+def with_performance_tables(page: str) -> str:
+    """The page with its tables made anew."""
+    tables = {
+        "end_to_end_h200": lambda: end_to_end_table("h200"),
+        "end_to_end_cpu": lambda: end_to_end_table("cpu"),
+        "small_problems": small_problems_table,
+        "recurrent": recurrent_tables,
+        "edges_cpu": edges_table,
+    }
+    return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
+
+
+def _record(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (ROOT / "docs" / "results" / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def end_to_end_table(where: str) -> str:
+    """Seconds to each level, a table for every data set."""
+    rows = [row for row in _record(f"end-to-end-{where}")["rows"] if row["runs"]]
+    made = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        own = [row for row in rows if row["data"] == data]
+        levels = list(own[0]["seconds"])
+        heads = (TITLES[data], "first step", *(f"{100 * float(level):g} %" for level in levels), "best")
+        cells = [
+            (
+                row["name"],
+                f"{row['first_step']:.2f}",
+                *(_seconds(row["seconds"][level]) for level in levels),
+                f"{row['best']:.4f}",
+            )
+            for row in own
+        ]
+        made.append("\n".join(markdown_table(heads, cells)))
+    return "\n\n".join(made)
+
+
+def edges_table() -> str:
+    """Milliseconds per iteration by the number of edges, and the fitted exponents."""
+    record = _record("performance-growth-edges-cpu")
+    modes = [of["mode"] for of in record["exponents"]]
+    took = {(row["mode"], row["size"]): 1e3 * row["seconds"] for row in record["rows"]}
+    sizes = list(dict.fromkeys(row["size"] for row in record["rows"]))
+    rows = [(f"{size:,}", *(f"{took[mode, size]:.0f}" for mode in modes)) for size in sizes]
+    rows.append(("exponent", *(f"{of['exponent']:.2f} +- {of['error']:.2f}" for of in record["exponents"])))
+    rows.append(("exponent of the last two", *(f"{of['top']:.2f}" for of in record["exponents"])))
+    return "\n".join(markdown_table(("edges", *modes), rows))
+
+
+def small_problems_table() -> str:
+    """Ratios to the bare operations, overhead, calls; then the import."""
+    record = _record("small-problems")
+    heads = ("mode", "iteration, ms", "bare, ms", "ratio", "overhead of fit, ms", "calls", "bare calls")
+    rows = [
+        (
+            mode,
+            f"{of['iteration_ms']:.1f}",
+            f"{of['bare_ms']:.1f}",
+            f"{of['iteration/bare']:.2f}",
+            f"{of['overhead_ms']:.0f}",
+            str(of["calls"]),
+            str(of["bare_calls"]),
+        )
+        for mode, of in record["modes"].items()
+    ]
+    share = record["import/torch"]
+    said = f"`from dladmm import train` takes {share:.2f} times as long as `import torch`."
+    return "\n".join(markdown_table(heads, rows)) + f"\n\n{said}"
+
+
+def recurrent_tables() -> str:
+    """Adam epochs of an iteration and of a pass, and what 50 of each reach; then the long sequences."""
+    record = _record("recurrent")
+    passes, iterations = (record["digits"][0][name] for name in ("passes", "iterations"))
+    reached = f"accuracy after {iterations} iterations", f"after {passes} passes"
+    heads = ("layer", "asked", "accelerated iteration", "streaming pass", *reached)
+    rows = [
+        (
+            row["layer"],
+            f"{row['target']:g} epochs",
+            f"{row['accelerated/adam']:.0f}",
+            f"{row['streaming/adam']:.1f}",
+            f"{row['accelerated_test_accuracy']:.4f}",
+            f"{row['streaming_test_accuracy']:.4f}",
+        )
+        for row in record["digits"]
+    ]
+    lines = "\n".join(markdown_table(heads, rows))
+    for of in record["sequences"]:
+        lines += (
+            f"\n\nThe first of {of['steps']} symbols behind noise, {of['layer']} of {of['hidden']} units, "
+            f"{of['rows']:,} sequences, {of['passes']} passes ({of['seconds']:.0f} s): test accuracy "
+            f"{of['test_accuracy']:.3f} (chance .25); Adam in as many seconds, batch {of['adam_batch']} and the best "
+            f"of three rates on these very rows ({of['adam_rate']:g}): {of['adam_test_accuracy']:.3f}."
+        )
+    return lines
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
