@@ -57,9 +57,8 @@ def test_scaling_is_folded_in_float64():
     x = 3e6 + torch.randn(50, 40, generator=generator, dtype=torch.float64)
     shift, scale = x.mean(0).float(), x.std(0).float()
     W = torch.randn(3, 40, generator=generator) * scale
-    W = W - scale * (W / scale).mean(
-        1, keepdim=True
-    )  # W shift is nearly 0: b is small, and what is lost shows
+    # W shift is nearly 0: b is small, and what is lost shows
+    W = W - scale * (W / scale).mean(1, keepdim=True)
     params = [{"W": W, "b": torch.randn(3, generator=generator)}]
     folded = Scaling(shift, scale).fold(params)[0]
     assert folded["W"].dtype == folded["b"].dtype == torch.float32

@@ -124,9 +124,8 @@ def test_the_signal_is_that_of_the_linear_network_literally(data):
     labelled = np.asarray(data.train_mask)
     E = (1 / 3 - np.eye(3)[np.asarray(data.y)]) * labelled[:, None]
     values = np.linalg.svd(E.T @ A @ problem.x.numpy(), compute_uv=False)
-    assert class_signal(problem) == pytest.approx(
-        np.sort(values)[-2], rel=1e-9
-    )  # of two, torch's median is the lower
+    # Of two, torch's median is the lower
+    assert class_signal(problem) == pytest.approx(np.sort(values)[-2], rel=1e-9)
 
 
 def test_the_penalty_stops_growing_with_the_labels():

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from convergent import train
 from dladmm import InputError, mlp
 from dladmm.api import stream_batches
-from dladmm.api.row_checks import is_stream
+from dladmm.api.given import is_stream
 from dladmm.api.stream_sources import DatasetSource, RowSource
 from dladmm.base.errors import BatchError
 from dladmm.engine.batches import default_batch_size, default_passes

@@ -278,9 +278,8 @@ def test_shares_are_shares(monkeypatch, seed):
 
     monkeypatch.setattr(Affine, "update_parameters", noted)
     engine.sweep(state, forces)
-    assert all(
-        len(set(each)) == 1 for each in counted.values()
-    )  # forward updates have the backward one's share
+    # Forward updates have the backward one's share
+    assert all(len(set(each)) == 1 for each in counted.values())
     shares = [counted[l][0] for l in sorted(counted)]
     assert len(shares) == sum(bool(block.penalised) for block in engine.chain)
     assert shares[-1] == pytest.approx(1.0, abs=1e-12)
@@ -657,6 +656,13 @@ def test_patience_has_an_end():
     assert method.patience == LONGEST_PATIENCE
 
 
+def test_dropping_fades_in_up_to_the_share_that_was_asked_for():
+    method, state = method_on()
+    for _ in range(40):
+        method.go(state)
+    assert method.fade == 1.0
+
+
 def test_calm_lowers_the_level_but_not_below_the_lowest():
     method, state = method_on()
     levels = []
@@ -681,13 +687,13 @@ def test_refused_noise_is_not_refused_length():
     assert (method.fade, method.level) == (pytest.approx(FADE_GROWTH * FIRST_FADE), 0)
     method.fade, before = 1.0, method.momentum
     method.go(state, refuse=1)
-    assert [attempt.dropping for attempt in method.tried] == [True, False]
+    assert [attempt.drops for attempt in method.tried] == [True, False]
     assert (method.fade, method.level, method.patience, method.calm) == (0.5, 0, PATIENCE, 0)
     assert method.momentum == before + 1
     method.go(state)
     assert method.fade == pytest.approx(0.5 * FADE_GROWTH)
     method.go(state, refuse=2)  # the length it was: shorter, and entries dropped as before
-    assert [attempt.dropping for attempt in method.tried] == [True, False, True]
+    assert [attempt.drops for attempt in method.tried] == [True, False, True]
     assert (method.fade, method.level) == (pytest.approx(0.5 * FADE_GROWTH**2), 1)
 
 
@@ -714,12 +720,13 @@ def everything_of(state):
 
 @pytest.mark.parametrize(
     ("kind", "dropout"),
+    # Sparse inputs: no dropout
     [
         ("mlp", 0.0),
         ("mlp", 0.2),
         ("graph, all rows", 0.0),
         ("graph, some rows", 0.0),
-    ],  # sparse inputs: no dropout
+    ],
 )
 @pytest.mark.parametrize("refusals", [1, 3, 6, None])
 def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, dropout, refusals):

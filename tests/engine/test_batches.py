@@ -16,6 +16,7 @@ from dladmm.engine.batches import (
     shuffled,
 )
 from dladmm.engine.rounds import Rounds, looks
+from dladmm.engine.streaming_options import StreamingOptions
 
 
 def rows_of(batches):
@@ -66,6 +67,7 @@ def test_sizes_passes_and_smoothing():
     assert [default_passes(n) for n in (100, 1000, 20_000, 50_000)] == [67, 25, 20, 10]
     assert default_passes(1000, convolutions=True) == 10
     assert [default_smoothing(n) for n in (None, 5000, 50_000, 10**6)] == pytest.approx([0.1, 0.01, 0.1, 0.1])
+    assert [default_smoothing(n, jumps=True) for n in (None, 50, 50_000)] == [0.1] * 3
     device = torch.device("cpu")
     some = monitor_rows(5000, 1, device)
     assert len(some) == MONITOR_ROWS
@@ -73,6 +75,13 @@ def test_sizes_passes_and_smoothing():
     assert len(monitor_rows(5000, 1, device, n_ranks=3)) == -(-MONITOR_ROWS // 3)
     assert monitor_rows(5000, 2, device).tolist() != some.tolist()
     assert monitor_rows(10, 0, device).tolist() == list(range(10))
+
+
+def test_networks_with_jumps_make_longer_steps_where_they_shrink_in_the_end():
+    assert StreamingOptions().bounds(jumps=False) == (1.5, 0.3)
+    assert StreamingOptions().bounds(jumps=True) == (3.0, 1.0)
+    assert StreamingOptions(planned=False).bounds(jumps=True) == (1.5, 0.3)
+    assert StreamingOptions(stretch=2.0, largest_change=0.1).bounds(jumps=True) == (2.0, 0.1)
 
 
 def test_rounds_are_the_passes_between_two_looks():

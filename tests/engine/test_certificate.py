@@ -9,21 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dladmm.base.history import History, Status
+from dladmm.base.history import History, Status, rose, settled, unbounded
 from dladmm.engine.certificate import Recomputed, certify, rounding_slack
 from dladmm.engine.double import in_double, resolvable
 from dladmm.engine.options import make_options
 from dladmm.engine.rho_rules import TENFOLD_EVERY, raises_rho
 from dladmm.regularizers import NonNegative
-from dladmm.training.diagnostics import (
-    converged,
-    measure,
-    rose,
-    score,
-    settled,
-    unbounded,
-    vital_signs,
-)
+from dladmm.training.diagnostics import converged, measure, score, vital_signs
 from problems import random_problem
 
 
@@ -67,6 +59,9 @@ def test_an_honest_run_is_certified_with_the_numbers_of_its_history(honest):
     steps = zip(history["stationarity"], history["squared_steps"], history["z_steps"], strict=True)
     ratios = [g / math.sqrt(s + z) for g, s, z in steps]
     assert found.subgradient_constant == pytest.approx(max(ratios), rel=1e-12)
+    state = honest[1]
+    variables = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
+    assert found.largest_norm == max(float(v.abs().max()) for v in variables)
     for name in ("lagrangian", "primal_residual", "dual_optimality", "stationarity"):
         assert getattr(found, name).reported == history[name][-1]
         assert getattr(found, name).recomputed == pytest.approx(history[name][-1], rel=1e-9, abs=1e-12)
@@ -91,6 +86,8 @@ def test_a_rise_is_one_that_rounding_does_not_make(honest, k):
     assert not risen.monotone
     assert not risen.certified
     rounded = certificate(honest, changes={"lagrangian": {k: before * (1 + 1e-14)}})
+    unknown = certificate(honest, changes={"lagrangian": {k: math.nan}})
+    assert unknown.descent_violations == unknown.sufficient_descent_violations == (k, k + 1)
     assert rounded.descent_violations == ()
     assert k in rounded.sufficient_descent_violations
     assert not rounded.sufficient_descent
@@ -153,6 +150,7 @@ def test_a_cache_that_went_wrong_is_noticed(honest):
 @pytest.mark.parametrize("in_chunks", [False, True])
 def test_in_double_it_is_the_same_problem(in_chunks):
     single, at = random_problem(1, depth=2, samples=40, nu=0.3, dtype=torch.float32)
+    single.counts = torch.linspace(0.5, 3.0, 40)[:, None]
     for _ in range(2):
         single.sweep(at)
     made = in_double(single, at, in_chunks=in_chunks)
@@ -176,6 +174,16 @@ def test_the_relative_difference_is_relative_to_the_larger():
     assert Recomputed(0.0, 0.0).relative_difference == 0.0
 
 
+def test_c_k_is_the_smallest_of_all_iterations(honest):
+    found = certificate(honest, changes={"squared_steps": {2: 1e-9}})
+    assert (found.c_k, found.k_c_k) == (1e-9, 5e-9)
+
+
+def test_rows_that_follow_the_forward_pass_are_not_covered(honest, monkeypatch):
+    monkeypatch.setattr(type(honest[0].chain), "follows_forward", True)
+    assert not certificate(honest).covered
+
+
 def test_what_the_theory_does_not_speak_of_is_not_covered(honest):
     assert not certificate(honest, accelerated=True).covered
     assert not certificate(honest, streaming=True).covered
@@ -191,7 +199,7 @@ def test_what_the_theory_does_not_speak_of_is_not_covered(honest):
 def test_a_certificate_needs_an_iteration_a_finite_end_and_digits(honest):
     good = certificate(honest)
     for change in ({"iterations": 0}, {"restored": 3}, {"failed": True}, {"resolved": False}, {"covered": False},
-                   {"largest_norm": math.inf}, {"descent_violations": (1,)},
+                   {"compared": False}, {"largest_norm": math.inf}, {"descent_violations": (1,)},
                    {"sufficient_descent_violations": (2,)}):  # fmt: skip
         assert not replace(good, **change).certified, change
 

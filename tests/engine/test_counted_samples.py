@@ -37,7 +37,15 @@ NETWORKS = {
     "convolution": (images(nn.ReLU(), nn.MaxPool2d(2)), IMAGES, LABELS),
     "residual": (images(nn.ReLU(), Residual()), IMAGES, LABELS),
     "layer norm": (images(nn.LayerNorm((2, 4, 4)), nn.GELU()), IMAGES, LABELS),
-    "elman": (sequences(nn.RNN), SEQUENCES, LABELS),
+    "elman, two layers": (
+        lambda: nn.Sequential(
+            Recurrent(nn.RNN(4, 3, batch_first=True), last=False),
+            Recurrent(nn.RNN(3, 5, batch_first=True)),
+            nn.Linear(5, 3),
+        ),
+        SEQUENCES,
+        LABELS,
+    ),
     "lstm": (sequences(nn.LSTM), SEQUENCES, LABELS),
     "gru, answers at every step": (sequences(nn.GRU, last=False), SEQUENCES, ANSWERS),
 }
@@ -95,6 +103,6 @@ def test_targets_that_are_masked_do_not_count(name):
 def test_batch_normalisation_counts_every_sample_once():
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
     with pytest.raises(
-        InputError, match=r"sample weights cannot be used: they do not count in Generic\(BatchNorm1d"
+        InputError, match=r"sample weights cannot be used: they do not count in BatchNorm\(BatchNorm1d"
     ):
         train(module, SEQUENCES[:, 0], LABELS, sample_weight=TWICE)

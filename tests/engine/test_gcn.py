@@ -16,8 +16,9 @@ from dladmm import datasets
 from dladmm.blocks import Elementwise, GraphConv
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.engine.sweep import Engine
-from dladmm.network.chain import Chain, gcn
+from dladmm.network.chain import Chain
 from dladmm.network.graph import normalised_adjacency
+from dladmm.network.graph_chain import gcn
 from dladmm.solvers.subproblems import SubproblemOptions
 from graph_problems import CPU, graph_engine, random_graph
 from reference_gcn import dense_adjacency

@@ -52,7 +52,7 @@ def test_the_weights_are_nesterovs(momentum, monkeypatch):
     monkeypatch.setattr(
         method, "_extrapolated", lambda params, beta: asked.append(beta) or plain(params, beta)
     )
-    method._sweep_trial(state, Attempt(momentum, 0, dropping=False))
+    method._sweep_trial(state, Attempt(momentum, 0, drops=False))
     assert asked == [momentum / (momentum + 3)]
 
 
@@ -75,7 +75,7 @@ def test_rho_nu_stiffness_and_damping_follow_the_level(monkeypatch):
         method.engine, "seen_as", lambda **c: damping.append(c["options"].damping) or seen_as(**c)
     )
     for level in (-1, 0, 3):
-        method._sweep_trial(state, Attempt(0, level, dropping=False))
+        method._sweep_trial(state, Attempt(0, level, drops=False))
         assert method._trial.rho == method.rho * 2.0**level
         assert method._trial.nu == method.nu * 2.0**level
         assert method._trial.stiffness == min(2.0 ** max(level, 0), method._stiffest)
@@ -94,7 +94,7 @@ def test_no_two_attempts_drop_the_same_entries(monkeypatch):
     for iteration in (1, 2):
         method.iteration = iteration
         for level in range(-2, 13):
-            method._sweep_trial(state, Attempt(0, level, dropping=True))
+            method._sweep_trial(state, Attempt(0, level, drops=True))
     turns = [turn for _, turn in drawn]
     assert len(set(turns)) == len(turns) == 30
     assert {share for share, _ in drawn} == {method.fade * 0.3}

@@ -11,7 +11,7 @@ import torch
 
 import dladmm
 from dladmm import verify
-from dladmm.activations import get_activation
+from dladmm.activations import LeakyReLU, get_activation
 from dladmm.base.errors import InputError
 from dladmm.engine.certificate import Certificate
 
@@ -132,7 +132,8 @@ def test_a_tie_of_the_argmin_has_margin_zero(name):
 def test_the_margin_is_that_of_the_entry_nearest_to_a_tie_by_hand():
     """relu with weight w: the minimisers on its two pieces are min(m, 0) and max((m + w a)/(1 + w), 0)."""
     generator, w = torch.Generator().manual_seed(0), 1.7
-    m, a = (torch.randn(3000, generator=generator, dtype=torch.float64) for _ in range(2))  # several parts
+    m, a = (torch.randn(3000, generator=generator, dtype=torch.float64) for _ in range(2))
+    m, a = m.repeat(8), a.repeat(8)  # several parts
 
     def cost(z: torch.Tensor) -> torch.Tensor:
         return (z - m).square() + w * (a - z.clamp_min(0)).square()
@@ -141,6 +142,15 @@ def test_the_margin_is_that_of_the_entry_nearest_to_a_tie_by_hand():
     apart = (left - right).square()
     expected = ((cost(left) - cost(right)).abs() / apart)[apart > 0].min()
     assert get_activation("relu").tie_margin(m, a, w) == pytest.approx(float(expected), rel=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 30.0])
+def test_the_closed_form_of_relu_is_that_of_its_pieces(weight):
+    """Entry by entry, with the general rule for pieces as the reference; leaky_relu of slope 0 is relu."""
+    values = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for m, a in torch.cartesian_prod(values, values).unbind(0):
+        found, expected = (get_activation(f).tie_margin(m, a, weight) for f in ("relu", LeakyReLU(0.0)))
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-12), (m, a)
 
 
 def test_margins_that_need_no_measuring_or_cannot_be_measured():

@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine_against_reference import largest_difference, paired
 
-from dladmm.compute.execution import Execution, UpdatePlan
+from dladmm.base.errors import InputError
+from dladmm.compute.execution import Execution
 from dladmm.compute.work import Work
+from dladmm.compute.workspace import UpdatePlan
 from dladmm.engine import sweep
-from dladmm.engine.schedule import Update, paper_schedule, planned
+from dladmm.engine.options import make_options
+from dladmm.engine.schedule import Update, paper_schedule, planned, schedule_of
 from dladmm.network.chain import mlp
 
 
@@ -37,6 +40,15 @@ def words(schedule):
 def test_the_papers_order():
     assert words(paper_schedule(1)) == "V0 B0 b0 v0"
     assert words(paper_schedule(3)) == "V2 B2 V1 B1 V0 B0 b0 v0 b1 v1 b2 v2"
+
+
+def test_a_backward_sweep_updates_parameters_on_the_way_back_alone():
+    assert words(schedule_of(3, "backward")) == "V2 B2 V1 B1 V0 B0 v0 v1 v2"
+    assert schedule_of(3, "both") == paper_schedule(3)
+    with pytest.raises(InputError, match="sweep is a setting of mode='accelerated'"):
+        make_options(mode="convergent", sweep="backward")
+    with pytest.raises(InputError, match="sweep must be one of"):
+        make_options(mode="accelerated", sweep="forward")
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
@@ -90,10 +102,11 @@ def test_the_plans_of_a_three_layer_network():
         "V4": set(),  # u moves the last link's target with every update: nothing can be prepared for it
         "B4": set(),
         "V3": set(),  # a_2; then z_2, which is solved entry by entry and begins with no difference
+        # z_2; then B_2 begins with m_2 - z_2; f(z_2) comes forward
         "V2": {
             "in_residual",
             "out_prediction_dead",
-        },  # z_2; then B_2 begins with m_2 - z_2; f(z_2) comes forward
+        },
         "B2": {"out_residual"},  # then a_1 begins with m_2 - z_2
         "V1": set(),
         "V0": {"in_residual", "out_prediction_dead"},

@@ -248,7 +248,7 @@ def test_a_batch_far_above_the_mean_loss_shortens_the_leash_and_calm_ones_length
     p, q, none = (torch.tensor(value, dtype=torch.float64) for value in (1e9, 1.0, 0.0))
     sweeps.shares.lengths.fill_(0.1)
     sweeps.means.copy_(torch.tensor([1e9, 1.0, 1.0]))
-    kappa = sweeps.options.largest_change
+    kappa = sweeps.largest_change
     calm = sweeps._length(p, q, none, torch.tensor(1.0, dtype=torch.float64))
     assert float(calm) == pytest.approx(kappa**0.5)
     shaken = sweeps._length(p, q, none, torch.tensor(30.0, dtype=torch.float64))

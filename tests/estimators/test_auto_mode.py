@@ -18,7 +18,8 @@ from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
 from dladmm.api.cross_fit import COPIES, COPIES_OF_SMALL, batch_rows, constants_for, copies_for, folds_of
 from dladmm.engine.rounds import Rounds, looks
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
-from dladmm.network.soft_clip import LIMIT, SoftClip
+from dladmm.network.soft_clip import LIMIT
+from dladmm.network.table_inputs import TableInputs
 
 
 def blobs(rows: int, classes: int, features: int = 6, seed: int = 0, spread: float = 3.0):
@@ -56,7 +57,11 @@ def no_warnings():
         ({"regularizer": "l2"}, 50_000, 3, "streaming"),
         ({"early_stopping": True}, 100, 3, "accelerated"),
         ({"warm_start": True}, 100, 3, "accelerated"),
-        ({"activation": "sign"}, 100, 3, "accelerated"),
+        ({"activation": "sign"}, 100, 3, "streaming"),
+        ({"activation": "sign"}, 19, 3, "accelerated"),
+        ({"activation": "sign", "rho": 1.0}, 100, 3, "accelerated"),
+        ({"activation": "sign", "warm_start": True}, 100, 3, "accelerated"),
+        ({"weights": "binary"}, 100, 3, "streaming"),
         ({"activation": "tanh"}, 100, 3, CROSS_FITTED),
         ({"rho": 1.0}, 60_000, 3, "accelerated"),
         ({"max_memory": "1GB"}, 60_000, 3, "accelerated"),
@@ -118,10 +123,10 @@ def test_the_network_is_an_ordinary_one():
     clf = MLPClassifier((20,), random_state=0).fit(X, y)
     assert clf.status_ is Status.EARLY_STOPPED
     assert clf.n_networks_ == COPIES_OF_SMALL
-    assert [c.shape for c in clf.coefs_] == [(4, 160), (160, 3)]
-    clip = clf.module_[0]
-    assert isinstance(clip, SoftClip)
-    inputs = clip(torch.from_numpy(X)).numpy()
+    assert [c.shape for c in clf.coefs_] == [(8, 160), (160, 3)]  # every feature by its value and by its rank
+    first = clf.module_[0]
+    assert isinstance(first, TableInputs)
+    inputs = first(torch.from_numpy(X)).numpy()
     assert np.abs(inputs).max() < LIMIT
     logits = np.maximum(inputs @ clf.coefs_[0] + clf.intercepts_[0], 0) @ clf.coefs_[1] + clf.intercepts_[1]
     assert np.allclose(np.log(clf.predict_proba(X)), logits - np.log(np.exp(logits).sum(1))[:, None])

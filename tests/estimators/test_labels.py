@@ -9,9 +9,8 @@ from sklearn.base import BaseEstimator
 
 from dladmm import InputError, MLPClassifier
 from dladmm.base.history import History
-from dladmm.estimators.checks import rows_that_count
+from dladmm.estimators.checks import Labels, held_out, labels_of, rows_that_count, weighted_by_class
 from dladmm.estimators.curves import Curves
-from dladmm.estimators.labels import Labels, labels_of, weighted_by_class
 
 
 class Fitted(Curves, BaseEstimator):
@@ -67,7 +66,7 @@ def test_best_values_are_the_best_not_the_last():
 def test_rows_that_judge_early_stopping_are_not_trained_with(packed):
     X, y, weight = np.arange(1.0, 41.0)[:, None], np.arange(40) % 2, np.arange(40.0)
     estimator = MLPClassifier(validation_fraction=0.25, early_stopping=True)
-    kept, labels, weights, (held, judged), stopping = estimator._hold_out(packed(X), y, weight, 3)
+    kept, labels, weights, (held, judged), stopping = held_out(estimator, packed(X), y, weight, 3)
     kept = kept.toarray() if sparse.issparse(kept) else kept
     assert len(held) == 10
     assert sorted([*kept[:, 0], *held[:, 0]]) == X[:, 0].tolist()
@@ -75,3 +74,10 @@ def test_rows_that_judge_early_stopping_are_not_trained_with(packed):
     assert judged.tolist() == ((held[:, 0] - 1) % 2).tolist()
     assert weights.tolist() == (kept[:, 0] - 1).tolist()
     assert stopping[0].monitor == "val_accuracy"
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_a_class_cannot_count_less_than_nothing(wrong):
+    y = np.array([0, 1, 1])
+    with pytest.raises(InputError, match="class_weight must hold finite numbers >= 0"):
+        weighted_by_class({0: wrong}, labels_of(y), y, None)

@@ -240,3 +240,35 @@ def test_whole_graph_steps():
             train_graph(karate, mode="streaming", **setting)
     weight = torch.tensor(found.coefs_[0])
     assert bool(torch.isfinite(weight).all())
+
+
+# Networks of signs ------------------------------------------------------------------------------------------------
+
+
+def test_signs_are_trained_by_batches_that_are_normalised_inside(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    fitted = MLPClassifier((30,), "sign", weights="binary", max_iter=5, random_state=0).fit(X, y)
+    kinds = [type(layer).__name__ for layer in fitted.module_]
+    assert kinds == ["Linear", "BatchNorm1d", "Staircase", "Linear"]
+    assert set(np.unique(fitted.coefs_[0])) == {-1.0, 1.0}
+    assert fitted.score(X, y) > 0.85
+    fitted.save(tmp_path / "signs")
+    again = MLPClassifier.load(tmp_path / "signs")
+    assert again.weights == "binary"
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    fitted.partial_fit(X[:500], y[:500])
+    assert set(np.unique(fitted.coefs_[0])) == {-1.0, 1.0}
+
+
+def test_signs_with_sample_weights_are_not_normalised():
+    X, y = load_digits(return_X_y=True)
+    weight = np.linspace(0.5, 1.5, len(X[:200]))
+    fitted = MLPClassifier((8,), "sign", mode="streaming", max_iter=1, random_state=0)
+    fitted.fit(X[:200], y[:200], sample_weight=weight)
+    assert [type(layer).__name__ for layer in fitted.module_] == ["Linear", "Staircase", "Linear"]
+
+
+def test_monotone_networks_have_real_weights():
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(InputError, match="beside weights"):
+        MLPClassifier(weights="binary", monotone_constraints=[1] * 64).fit(X[:50], y[:50] > 4)

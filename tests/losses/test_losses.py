@@ -32,7 +32,7 @@ from dladmm.losses import (
     SquaredHinge,
     get_loss,
 )
-from dladmm.losses.softmax_prox import softmax_prox
+from dladmm.losses.cross_entropy import softmax_prox
 from dladmm.solvers.fista import fista
 
 OF_ENTRIES: list[Loss] = [
@@ -318,6 +318,7 @@ def test_targets() -> None:
         ("cross_entropy", torch.tensor([0, 1]), 1, "needs n_outputs >= 2; got 1"),
         ("cross_entropy", torch.ones(2, 4), 3, "y must have shape (N, 3); got (2, 4)"),
         ("cross_entropy", torch.ones(2, 3), 3, "rows that sum to 1"),
+        ("cross_entropy", torch.full((2, 3), 0.3), 3, "rows that sum to 1"),
         ("cross_entropy", torch.full((2, 3), math.nan), 3, "rows that sum to 1"),
         ("binary_logistic", torch.tensor([0, 2]), 1, "numbers from 0 to 1"),
         ("binary_logistic", torch.tensor([math.nan, 0.0]), 1, "numbers from 0 to 1"),

@@ -42,6 +42,18 @@ def test_the_merged_network_is_the_mean_of_the_copies(widths):
     assert torch.allclose(chain.to_module(params)(x), torch.cat(copies, 1), atol=1e-13)
 
 
+@pytest.mark.parametrize("widths", [[5, 3], [5, 7, 3], [5, 7, 6, 1]])
+def test_first_and_last_layers_begin_small(widths):
+    chain = ensemble(widths, COPIES)
+    drawn_weights = [
+        p["W"] for p in ensemble_parameters(chain, torch.Generator().manual_seed(3), **FLOAT64) if p
+    ]
+    he = [p["W"] for p in chain.initial_parameters(torch.Generator().manual_seed(3), 1.0, **FLOAT64) if p]
+    factors = [float((W / own).mean()) for W, own in zip(drawn_weights, he, strict=True)]
+    first, last = [0.3][: len(he) - 1], 0.3 * 0.5**0.5
+    assert factors == pytest.approx([*first, *[1.0] * (len(he) - 2), last])
+
+
 def sweeps_of(chain, params, loss, x, target, options):
     engine = Engine(chain, x, Risk(loss, target))
     own = [{name: p.clone() for name, p in block.items()} for block in params]

@@ -24,11 +24,11 @@ def frame(**columns):
 
 
 def test_numbers_levels_fills_and_indicators():
-    train = frame(colour=text("red", None, "blue", "red"), size=[1.0, np.nan, 3.0, 5.0], plain=[1, 2, 3, 4])
+    train = frame(colour=text("red", None, "blue", "red"), size=[1.0, np.nan, 3.0, 8.0], plain=[1, 2, 3, 4])
     encoder = TableEncoder.fit(train)
     names = ["colour=blue", "colour=red", "colour (missing)", "size", "size (missing)", "plain"]
     assert encoder.outputs == names
-    expected = [[0, 1, 0, 1, 0, 1], [0, 1, 1, 3, 1, 2], [1, 0, 0, 3, 0, 3], [0, 1, 0, 5, 0, 4]]
+    expected = [[0, 1, 0, 1, 0, 1], [0, 1, 1, 3, 1, 2], [1, 0, 0, 3, 0, 3], [0, 1, 0, 8, 0, 4]]
     np.testing.assert_array_equal(encoder.transform(train), expected)
 
 

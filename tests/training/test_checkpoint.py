@@ -214,9 +214,8 @@ def test_single_files_and_no_pickle_anywhere(blobs, tmp_path, monkeypatch):
 def test_killed_processes_always_leave_a_loadable_checkpoint():
     """10 kills here; ``python tests/killing.py 200`` for more."""
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # later Pythons' word on forks in a threaded process
+        # Later Pythons' word on forks in a threaded process
+        warnings.simplefilter("ignore", DeprecationWarning)
         found = killing.main(10, 0)
     assert found["killed"] == 10
     assert found["lost"] == 0

@@ -130,8 +130,27 @@ def test_another_version_is_said_and_an_old_snapshot_is_not_compared(folders, tm
             trainer.resume(tensors, {name: value for name, value in meta.items() if name != "identity"})
 
     train(mlp([4, 5, 3]), X, Y, mode="convergent", max_iter=1, callbacks=[Take()])
+    again = [Resume(), Checkpoint(tmp_path / "b", every=1)]
     with pytest.warns(CheckpointWarning, match="did not record data and settings"):
-        train(mlp([4, 5, 3]), X, Y, mode="convergent", max_iter=2, callbacks=[Resume()])
+        resumed = train(mlp([4, 5, 3]), X, Y, mode="convergent", max_iter=2, callbacks=again)
+    assert resumed.certificate.sufficient_descent
+    assert not resumed.certificate.certified
+    assert "resumed from a snapshot that does not say of which data" in str(resumed.certificate)
+    later = train(
+        mlp([4, 5, 3]),
+        X,
+        Y,
+        mode="convergent",
+        max_iter=3,
+        callbacks=[Checkpoint(tmp_path / "b", resume=True)],
+    )
+    assert later.history.n_iter == 3
+    assert not later.certificate.certified  # what it was resumed from had been resumed so
+
+
+def test_a_resumed_run_that_could_be_compared_is_certified_as_one(folders, tmp_path):
+    shutil.copytree(folders / "convergent", tmp_path / "a")
+    assert run(tmp_path / "a", resume=True, max_iter=3).certificate.certified
 
 
 def test_two_runs_in_one_folder_do_not_mix(folders, tmp_path):
@@ -158,3 +177,6 @@ def test_a_fingerprint_is_of_the_numbers_however_they_lie(given, monkeypatch):
     assert fingerprint(given(X)) == whole
     monkeypatch.setattr(identity, "ENTRIES_AT_ONCE", 12)
     assert fingerprint(given(X)) == whole
+    assert (fingerprint(X[:5]) + fingerprint(X[5:], first_row=5)) % identity.SIZE == whole, "of ranks' rows"
+    assert fingerprint(X[:, ::-1]) != whole, "columns have their places"
+    assert fingerprint(X[::-1]) != whole, "and rows theirs"

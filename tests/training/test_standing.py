@@ -11,8 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
 
 from dladmm import mlp, train
+from dladmm.api.cross_fit import _evidence
 from dladmm.losses import Risk, get_loss
-from dladmm.training.standing import Standing, r_squared, standing
+from dladmm.training.standing import Evidence, Standing, r_squared, standing
 
 
 def test_r_squared_is_that_of_scikit_learn():
@@ -85,3 +86,27 @@ def test_the_others_learn_from_training_rows_alone():
     assert linear.constant < 0.01
     weighted = Risk(squared, y, torch.linspace(0, 1, 80, dtype=torch.float64)[:, None])
     assert r_squared(weighted, y.mean(0).expand_as(y)) <= 0.0
+
+
+def test_figures_of_several_splits_are_their_means():
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None]
+    splits = [((x, x), (x, x)), ((x, -x), (x, x))]
+    each = [Evidence(get_loss("squared"), 0.5, "rows", [split]).standing for split in splits]
+    both = Evidence(get_loss("squared"), 0.5, "rows", splits).standing
+    assert each[0].linear > each[1].linear
+    assert both.linear == pytest.approx((each[0].linear + each[1].linear) / 2)
+    assert both.constant == pytest.approx((each[0].constant + each[1].constant) / 2)
+
+
+def test_the_others_are_judged_by_the_rows_that_were_held_out():
+    x = np.linspace(-1, 1, 20)[:, None]
+    found = train(mlp([1, 2, 1]), x, x, loss="squared", validation=(x, -x), max_iter=1).standing
+    assert found.rows == "20 held-out rows"
+    assert found.linear < -1  # it learnt y = x, and these are y = -x
+
+
+def test_every_row_is_judged_once_by_a_linear_model_that_never_saw_it():
+    x, folds = torch.arange(16.0)[:, None], torch.arange(16) % 8
+    splits = _evidence(get_loss("squared"), 0.5, x, x, folds).splits
+    assert sorted(value for judged, _ in splits for value in judged[0][:, 0].tolist()) == x[:, 0].tolist()
+    assert all(not set(judged[0][:, 0].tolist()) & set(learnt[0][:, 0].tolist()) for judged, learnt in splits)

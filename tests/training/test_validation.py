@@ -66,7 +66,7 @@ CASES = [
     ("keep a chain", {"init": "keep"}, InputError, "needs a torch module"),
     ("validation rows", {"validation": (X, Y[:3])}, InputError, "y of validation has 3 rows"),
     ("validation NaN", {"validation": (with_value(np.nan), Y)}, InputError, "X of validation contains NaN"),
-    ("not a module", {"model": object()}, InputTypeError, "module must be an nn.Sequential"),
+    ("not a module", {"model": object()}, InputTypeError, "the model must be an nn.Sequential"),
     (
         "last not linear",
         {"model": nn.Sequential(nn.Linear(4, 3), nn.ReLU())},

@@ -14,19 +14,18 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor, nn
 
-from dladmm.api.row_checks import is_stream
+from dladmm.api.given import is_stream, takes
 from dladmm.api.same_on_ranks import check_same_call
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import Params
 from dladmm.compute.communicator import Communicator, current, share
 from dladmm.network.chain import Chain
 from dladmm.network.given_graph import is_graph
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.tracing import chain_layers
-from dladmm.training.wording import takes
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -36,6 +35,9 @@ SAMPLE_ARGUMENTS = ("X", "y", "sample_weight", "target_mask")
 
 CHECKSUM_ROWS = 64
 """Rows whose checksum is compared to find out whether all ranks were given the same data."""
+
+FLOAT64_ENTRIES = 4_000_000
+"""Entries of the largest layer up to which ``dtype="auto"`` uses float64, where it is not noticeably slower."""
 
 
 def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -58,15 +60,14 @@ def shard_samples(function: Callable[Arguments, Returned]) -> Callable[Arguments
             return function(*args, **kwargs)
         given["communicator"] = comm
         if not comm.alone:
-            check_same_call(signature, given, comm)
+            given["random_state"] = check_same_call(signature, given, comm)
         whole = [name for name in SAMPLE_ARGUMENTS if given.get(name) is not None and not called and not own]
-        with comm.together():
-            checksums = " ".join(_checksum(_array(given[name])) for name in whole)
-        check_same_data(checksums, whole, comm)
+        if whole or not comm.few_messages:
+            with comm.together():
+                checksums = " ".join(_checksum(_array(given[name])) for name in whole)
+            check_same_data(checksums, whole, comm)
         with comm.together():
             _replace_by_own_rows(given, comm)
-        if not comm.alone:
-            given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)
         with comm.refusals():
             return function(*bound.args, **bound.kwargs)
 
@@ -84,12 +85,11 @@ def shard_graph(function: Callable[Arguments, Returned]) -> Callable[Arguments, 
         comm = _communicator(given.get("communicator"))
         if comm.alone:
             return function(*args, **kwargs)
-        check_same_call(signature, given, comm)
+        given["random_state"] = check_same_call(signature, given, comm)
         parts = callable(given["data"]) and not is_graph(given["data"])
         if parts and given.get("partition") is not None:
             raise InputError("a graph given in parts defines its own partition; leave partition out.")
         given["communicator"] = comm
-        given["random_state"] = _agreed_seed(given.get("random_state", 0), comm)
         with comm.refusals():
             return function(*bound.args, **bound.kwargs)
 
@@ -128,7 +128,7 @@ def _replace_by_own_rows(given: dict[str, Any], comm: Communicator) -> None:
 
 
 def _called(function: Callable[[int, int], Any], name: str, comm: Communicator) -> tuple[Any, ...]:
-    if not takes(function, comm.rank, comm.size):
+    if isinstance(function, type) or not takes(function, comm.rank, comm.size):
         plain = "arrays X and y" if name == "X" else "(X, y)"
         raise InputTypeError(
             f"{name} is a function that does not take two arguments. A function is for training in several processes: "
@@ -199,10 +199,10 @@ def _checksum(array: Any) -> str:
     return f"{tuple(array.shape)}:{zlib.crc32(np.ascontiguousarray(some).tobytes())}"
 
 
-def _agreed_seed(seed: Any, comm: Communicator) -> Any:
-    """Rank 0's seed where it is a number, so that initial weights are the same on all ranks."""
-    seeds = comm.texts(repr(int(seed)) if isinstance(seed, (int, np.integer)) else "")
-    return int(seeds[0]) if seeds[0] else seed
+def best_dtype(n_rows: int, widest: int, mode: str, device: torch.device) -> str:
+    """What ``dtype="auto"`` stands for: float64 for small problems on a CPU, but in streaming mode."""
+    small = n_rows * widest <= FLOAT64_ENTRIES
+    return "float64" if mode != "streaming" and small and device.type == "cpu" else "float32"
 
 
 def fresh_parameters(

@@ -2,11 +2,12 @@
 
     1. settings of the solvers (rho, nu, damping, w_solver, a_solver, max_memory, ...)   accelerated
     2. 50,000 rows or more, a stream, or sparse rows that would be large as dense ones   streaming
-    3. one network is needed (a module trained in place, a penalty, early stopping, a warm start), step functions, fewer
-       than 20 rows, more than 2,000 features, several ranks            accelerated; streaming with batch_size
-    4. everything else: tables                                                           cross-fitted
+    3. step functions, whose batches may be normalised inside the network                streaming
+    4. one network is needed (a module trained in place, a penalty, early stopping, a warm start), fewer than 20 rows,
+       more than 2,000 features, several ranks                          accelerated; streaming with batch_size
+    5. everything else: tables                                                           cross-fitted
 
-Rule 3 names what needs one network that all rows are seen by in every iteration, or has not been measured otherwise.
+Rule 4 names what needs one network that all rows are seen by in every iteration, or has not been measured otherwise.
 Graphs are trained in accelerated mode. The paper's algorithm, ``mode="convergent"``, is taken where it is asked for by
 name. docs/defaults.md has the tables that chose these numbers.
 """
@@ -16,10 +17,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from scipy import sparse
 
-from dladmm.api.row_checks import is_stream
+from dladmm.api.given import is_stream
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.batches import MANY_ROWS
 from dladmm.engine.options import TrainOptions
@@ -33,9 +33,6 @@ GRAPH_MODE = "accelerated"
 
 FEWEST_ROWS, MOST_FEATURES, DENSE_ENTRIES = 20, 2000, 20_000_000
 
-FLOAT64_ENTRIES = 4_000_000
-"""Entries of the largest layer up to which ``dtype="auto"`` uses float64, where it is not noticeably slower."""
-
 
 def best_mode(
     n_rows: int,
@@ -45,15 +42,19 @@ def best_mode(
     solver_settings: bool = False,
     one_network: bool = False,
     batches: bool = False,
+    jumps: bool = False,
 ) -> str:
     """What "auto" stands for: "accelerated", "streaming" or CROSS_FITTED.
 
     ``solver_settings``: rho, nu and the like were given. ``one_network``: something was asked for that copies of the
-    network do not have. ``batches``: a batch size was given.
+    network do not have. ``batches``: a batch size was given. ``jumps``: activations have levels, and batches may be
+    normalised inside the network.
     """
     if solver_settings:
         return "accelerated"
     if n_rows >= MANY_ROWS or (sparse_rows and n_rows * n_features > DENSE_ENTRIES):
+        return "streaming"
+    if jumps and n_rows >= FEWEST_ROWS:
         return "streaming"
     unusual = n_rows < FEWEST_ROWS or n_features > MOST_FEATURES
     if one_network or unusual:
@@ -71,12 +72,10 @@ OF_SOLVERS = {"rho", "nu", "max_memory", "compile", "subproblems", *SubproblemOp
 def with_mode(
     options: dict[str, Any], X: Any, comm: Communicator, *, preset: str, prox: str, method: Any
 ) -> dict[str, Any]:
-    """The options of :func:`dladmm.train` with the mode that "auto", or none, stands for.
+    """The options of :func:`dladmm.train`, whose mode is "auto" or not given, with the mode that this stands for.
 
     One network is trained in place, so there are no cross-fitted copies. ``method`` is another method's, without modes.
     """
-    if options.get("mode", "auto") != "auto":
-        return options
     asked = {name: value for name, value in options.items() if name != "mode"}
     if method is not None:
         return asked
@@ -93,8 +92,6 @@ def with_mode(
 
 def with_graph_mode(options: dict[str, Any], *, preset: str, method: Any) -> dict[str, Any]:
     """The same for :func:`dladmm.train_graph`."""
-    if options.get("mode", "auto") != "auto":
-        return options
     asked = {name: value for name, value in options.items() if name != "mode"}
     return asked if method is not None else {"mode": _named(asked, preset) or GRAPH_MODE} | asked
 
@@ -116,9 +113,3 @@ def _shape(X: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):  # refused with words where it is read
         shape = ()
     return shape or (0,)
-
-
-def best_dtype(n_rows: int, widest: int, mode: str, device: torch.device) -> str:
-    """What ``dtype="auto"`` stands for: float64 for small problems on a CPU, but in streaming mode."""
-    small = n_rows * widest <= FLOAT64_ENTRIES
-    return "float64" if mode != "streaming" and small and device.type == "cpu" else "float32"

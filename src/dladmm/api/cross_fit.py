@@ -20,6 +20,7 @@ from dladmm.activations import Activation, get_activation
 from dladmm.api.twin_rows import bundles
 from dladmm.callbacks import Callback
 from dladmm.callbacks.out_of_fold import OutOfFold
+from dladmm.compute.chunks import few
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.batches import Batch
 from dladmm.engine.options import make_options
@@ -28,12 +29,13 @@ from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.losses import CrossFitted, Loss, Multilabel, Risk
 from dladmm.network.chain import mlp
-from dladmm.network.ensemble import ensemble, ensemble_parameters, merged
+from dladmm.network.ensemble import EDGE_SCALE, ensemble, ensemble_parameters, merged
 from dladmm.network.monotone import constrain
 from dladmm.network.soft_clip import SoftClip
+from dladmm.network.table_inputs import TableInputs
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
-from dladmm.training.standing import Evidence, few
+from dladmm.training.standing import MOST_ROWS, Evidence
 from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
@@ -60,6 +62,9 @@ CONSTANTS = StreamingOptions(
 
 LARGE_TABLE, SLOWING = 5000, {"classification": 100.0, "regression": 1000.0}
 """From so many rows on steps shrink with their number: many of them, as a large table makes, lose units to noise."""
+
+CLEAN, CLEAN_ROWS, PROBED_ROWS, PROBE_PENALTY = 0.5, 100, 1000, 0.1
+"""Classes of which a linear model explains so much are clean, from so many rows on; rows it is fitted to at most."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +97,21 @@ def fit_cross_fitted(
 
     y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count, and
     ``signs``, one tensor per layer, what sign weights have (:func:`~dladmm.network.monotone.weight_signs`). The merged
-    network takes X and gives y as they are: it is a :class:`~dladmm.network.soft_clip.SoftClip` and an MLP of
-    ``copies`` times the width. Without a ``dtype`` training is in float32 and the network in float64, so that columns
-    far from zero lose nothing.
+    network takes X and gives y as they are: it is a :class:`~dladmm.network.table_inputs.TableInputs`, with
+    ``signs`` a :class:`~dladmm.network.soft_clip.SoftClip`, and an MLP of ``copies`` times the
+    width. Without a ``dtype`` training is in float32 and the network in float64, so that columns far from zero lose
+    nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     worked, kept = dtype or torch.float32, dtype or torch.float64
     n_rows, n_outputs, copies = len(X), widths[-1], copies_for(len(X))
     inputs = torch.from_numpy(np.ascontiguousarray(X, dtype=np.float64))
     weight = None if sample_weight is None else torch.from_numpy(np.array(sample_weight, np.float64))[:, None]
-    clip = SoftClip.of(inputs, weight)
-    clipped = clip(inputs)
-    x = clipped.to(device, worked)
+    # Constraints on the signs of weights cost more where a feature has two columns
+    layer = (TableInputs if signs is None else SoftClip).of(inputs, weight)
+    ready = layer(inputs)
+    x = ready.to(device, worked)
+    widths = [layer.n_outputs, *widths[1:]]
     targets = torch.from_numpy(np.ascontiguousarray(y))
     encoded = loss.encode(targets, n_outputs, torch.float64)
     units = loss.units(encoded, weight)
@@ -118,7 +126,9 @@ def fit_cross_fitted(
     chain = ensemble(widths, copies, f)
     if signs is not None:
         constrain(chain, signs, copies)
-    params = ensemble_parameters(chain, generator, worked, device)
+    params = ensemble_parameters(
+        chain, generator, worked, device, edge_scale_for(ready, encoded, loss.kind, weight)
+    )
     size = min(n_rows, batch_rows(n_rows) if batch_size is None else batch_size)
     counts = None if weight is None else (weight / weight.mean()).to(device, worked)
     n_batches = max(1, round(n_rows / size))
@@ -152,10 +162,10 @@ def fit_cross_fitted(
     found = found if units is None else units.fold(found)
     found = [{name: p.to(kept) for name, p in block.items()} for block in found]
     network = mlp([widths[0], *(copies * n for n in widths[1:-1]), n_outputs], f)
-    module = nn.Sequential(clip.to(device, kept), *network.to_module(found).children())
-    few = slice(min(n_rows, STATE_ROWS))
-    risk = Risk(loss, loss.encode(targets[few], n_outputs, kept).to(device))
-    engine = Engine(network, clipped[few].to(device, kept), risk)
+    module = nn.Sequential(layer.to(device, kept), *network.to_module(found).children())
+    first = slice(min(n_rows, STATE_ROWS))
+    risk = Risk(loss, loss.encode(targets[first], n_outputs, kept).to(device))
+    engine = Engine(network, ready[first].to(device, kept), risk)
     state = engine.feasible_state(found, run.state.rho, run.state.nu)
     evidence = _evidence(loss, looking.score, x, encoded.to(device), folds.to(device))
     whole = Result(run.status, run.history, run.certificate, module, state, evidence)
@@ -165,7 +175,7 @@ def fit_cross_fitted(
 def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds: Tensor) -> Evidence | None:
     """The network by rows that its copies never saw, a linear model by rows that it never saw either."""
     n_rows = len(x)
-    x, target, folds = (few(each) for each in (x, target, folds))
+    x, target, folds = (few(each, MOST_ROWS) for each in (x, target, folds))
     parts = [folds % COPIES == k for k in range(COPIES)]
     splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
     if score is None or len(splits) < COPIES or isinstance(loss, Multilabel):
@@ -181,6 +191,39 @@ def copies_for(n_rows: int) -> int:
 def constants_for(n_rows: int, kind: str) -> StreamingOptions:
     """Those of streaming mode; large tables slow down."""
     return replace(CONSTANTS, slowing=SLOWING[kind]) if n_rows >= LARGE_TABLE else CONSTANTS
+
+
+def edge_scale_for(x: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> float:
+    """The share of He's size that first and last layers start at: 1 for clean classes, else ``EDGE_SCALE``.
+
+    Large initial weights keep the copies apart, so that their mean is better. Where labels are noisy they fit noise.
+    """
+    if kind != "classification" or len(x) < CLEAN_ROWS:
+        return EDGE_SCALE
+    few_weights = None if weight is None else few(weight, PROBED_ROWS)
+    explained = linear_share(few(x, PROBED_ROWS), few(target, PROBED_ROWS), few_weights)
+    return 1.0 if explained > CLEAN else EDGE_SCALE
+
+
+def linear_share(x: Tensor, target: Tensor, weight: Tensor | None = None) -> float:
+    """R^2 of ``argmin_B ||T - XB||^2 + p N ||B||^2``, p = .1, every row by the fit to the others.
+
+    x is (N, n), the target (N, m), weights (N, 1). With ``H = X (X^T X + p N)^-1 X^T`` the residual of
+    row i is ``(T - HT)_i / (1 - H_ii)``, and ``1 - H = p N (X X^T + p N)^-1`` where rows are fewer than columns.
+    """
+    x, target, n_rows = x.double(), target.to(x.device, torch.float64), len(x)
+    weight = x.new_ones(n_rows, 1) if weight is None else weight.to(x) / weight.double().mean().to(x)
+    x, target = (weight.sqrt() * (each - (weight * each).mean(0)) for each in (x, target))
+    penalty = PROBE_PENALTY * n_rows
+    if n_rows < x.shape[1]:
+        rest = penalty * torch.linalg.inv(x @ x.T + penalty * torch.eye(n_rows).to(x))
+        residual, free = rest @ target, rest.diagonal()
+    else:
+        solved = torch.linalg.solve(x.T @ x + penalty * torch.eye(x.shape[1]).to(x), x.T)
+        residual, free = target - x @ (solved @ target), 1 - (x * solved.T).sum(1)
+    spread = target.square().sum()
+    left = (residual / free[:, None]).square().sum()
+    return float(1 - left / spread) if bool(spread > 0) else 0.0
 
 
 def batch_rows(n_rows: int) -> int:

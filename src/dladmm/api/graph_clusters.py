@@ -8,6 +8,7 @@ graph; a batch of all clusters is the whole graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,17 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from dladmm.api.graph_penalty import median_signal
 from dladmm.api.graph_problem import CheckedGraph, GivenGraph, GraphProblem, GraphSettings, checked_graph
 from dladmm.base.errors import InputError
-from dladmm.compute.partition import clusters_of
+from dladmm.base.scipy_sparse import sparse
+from dladmm.compute.partition import checked_owner, clusters_of
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.engine.batches import Batch, GraphBatch, shuffled
 from dladmm.losses import Risk
-from dladmm.network.chain import gcn
 from dladmm.network.graph import normalised
+from dladmm.network.graph_chain import gcn
 from dladmm.network.scaling import Scaling
 
 CLUSTERS_PER_BATCH = 4
@@ -89,6 +90,7 @@ class ClusterBatches:
     """
 
     scaled = True
+    rows_at_once = math.inf
 
     def __init__(
         self,
@@ -192,10 +194,7 @@ class ClusterBatches:
 
 def _members(owner: NDArray[Any], n_nodes: int) -> list[Nodes]:
     """The nodes of every cluster that has any."""
-    if owner.shape != (n_nodes,) or owner.dtype.kind not in "iu" or owner.min() < 0:
-        raise InputError(
-            f"partition must hold the number of a cluster, 0 or more, for each of the {n_nodes} nodes."
-        )
+    checked_owner(owner, n_nodes)
     order = np.argsort(owner, kind="stable")
     found = np.split(order, np.flatnonzero(np.diff(owner[order])) + 1)
     return [nodes.astype(np.int64) for nodes in found if len(nodes)]

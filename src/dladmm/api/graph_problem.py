@@ -8,19 +8,19 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.activations import Activation
 from dladmm.api.node_checks import n_outputs_of, named_nodes, node_weights
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import ALONE, Communicator, Shards
-from dladmm.compute.partition import partitioned
+from dladmm.compute.partition import checked_owner, partitioned
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.engine.batches import Batch, OneBatch
 from dladmm.losses import Loss, Risk
-from dladmm.network.chain import Chain, gcn
+from dladmm.network.chain import Chain
 from dladmm.network.given_graph import graph_fields, is_graph, refuse_several_graphs
 from dladmm.network.graph import (
     check_node_features,
@@ -29,6 +29,7 @@ from dladmm.network.graph import (
     normalised,
     propagated_features,
 )
+from dladmm.network.graph_chain import gcn
 from dladmm.network.graph_part import GraphPart, own_part
 from dladmm.network.graph_shard import own_graph
 from dladmm.network.scaling import Scaling
@@ -95,7 +96,7 @@ class CheckedGraph:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """The arguments of :func:`~dladmm.train_graph` besides the graph."""
+    """The arguments of :func:`~dladmm.train_graph` besides the graph; ``apart`` leaves A~ X unformed."""
 
     hidden: Sequence[int]
     activation: str | dict[str, Any] | Activation
@@ -108,6 +109,7 @@ class GraphSettings:
     scaled: bool = False
     comm: Communicator = ALONE
     zeroed: Any = None
+    apart: bool = False
 
     def risk(self, labels: Tensor, mask: Tensor, n_outputs: int) -> Risk:
         """The loss on the nodes of a mask; labels of other nodes (-1, NaN) are ignored."""
@@ -131,6 +133,8 @@ def graph_problem(
     features, train, risk, held_risk = graph.features, graph.train, graph.risk, graph.held_risk
     matrix, widths = normalised(graph.joined), graph.widths
     scaling = Scaling.of_nodes(features, dtype, device) if settings.scaled else None
+    if comm.alone and partition is not None:
+        checked_owner(partition, matrix.shape[0])  # not used in one process
     if not comm.alone:
         comm.all_clear()
         own = own_graph(matrix, features, partitioned(matrix, comm, partition), comm, dtype, device)
@@ -139,7 +143,7 @@ def graph_problem(
         x = own.x if scaling is None else scaling.apply(own.x)
         second = None if held_risk is None else (x, own.risk(held_risk, comm))
         return GraphProblem(chain, x, own.risk(risk, comm), second, scaling, own.shards)
-    formed, propagated = propagated_features(matrix, features)
+    formed, propagated = (features, False) if settings.apart else propagated_features(matrix, features)
     adjacency = SparseMatrix.of(matrix, dtype, device, symmetric=True)
     chain = gcn(
         widths,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
+from dladmm.base.fields import shown
 from dladmm.losses import Loss
 from dladmm.network.graph import check_node_mask
 from dladmm.training.checks import to_tensor
@@ -50,8 +51,11 @@ def n_outputs_of(labels: Tensor, loss: Loss, n_classes: int | None) -> int:
     if loss.kind != "classification":
         return 1 if labels.ndim == 1 else int(labels.shape[1])
     if n_classes is not None:
-        if isinstance(n_classes, bool) or not isinstance(n_classes, Integral) or int(n_classes) < 1:
-            raise InputError(f"n_classes must be a whole number >= 1, got {n_classes!r}.")
+        whole = isinstance(n_classes, Integral) and not isinstance(n_classes, bool)
+        if not whole or not 1 <= int(n_classes) < 2**31:
+            raise InputError(
+                f"n_classes must be a whole number >= 1 and below 2**31, got {shown(n_classes)}."
+            )
         return int(n_classes)
     largest = int(labels.max())
     if largest >= MOST_CLASSES:

@@ -35,10 +35,15 @@ OWN = frozenset(
 """Arguments that are a rank's own, compared elsewhere, or taken from the first rank."""
 
 
-def check_same_call(signature: inspect.Signature, given: Mapping[str, Any], comm: Communicator) -> None:
-    """Raise on every rank if one of them was called with other settings; what differs is named."""
-    own = _settings(signature, given)
-    told = [json.loads(text) for text in comm.texts(json.dumps(own))]
+def check_same_call(signature: inspect.Signature, given: Mapping[str, Any], comm: Communicator) -> Any:
+    """Raise on every rank if one of them was called with other settings; what differs is named.
+
+    Returns the seed: rank 0's where it is a number, so that initial weights are the same on all ranks.
+    """
+    seed = given.get("random_state", 0)
+    number = int(seed) if isinstance(seed, (int, np.integer)) else None
+    texts = comm.texts(json.dumps([number, _settings(signature, given)]))
+    seeds, told = zip(*(json.loads(text) for text in texts), strict=True)
     for name in sorted(set().union(*told)):
         values = [each.get(name, "its default") for each in told]
         other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
@@ -47,6 +52,7 @@ def check_same_call(signature: inspect.Signature, given: Mapping[str, Any], comm
                 f"{name} must be the same on all {comm.size} ranks; rank 0 has {_short(values[0])}, rank {other} has "
                 f"{_short(values[other])}."
             )
+    return seed if seeds[0] is None else seeds[0]
 
 
 def _settings(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,11 +13,11 @@ from torch import Tensor, nn
 
 from dladmm.api.arguments import fresh_parameters, module_parameters
 from dladmm.api.choosing import with_mode
-from dladmm.api.given_model import check_chain, check_names, check_settings, init_of
+from dladmm.api.given import RowChecks, check_chain, check_names, check_settings, init_of, is_stream
 from dladmm.api.handing_back import COMPARED_ROWS
-from dladmm.api.row_checks import RowChecks, is_stream
 from dladmm.api.stream_batches import FirstRows
 from dladmm.api.streams import (
+    Stream,
     check_passes,
     first_batches,
     opened,
@@ -30,10 +31,11 @@ from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch
 from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
-from dladmm.engine.method import MethodFactory
-from dladmm.engine.options import make_options
+from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
+from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, loss_of_torch
 from dladmm.network.chain import Chain, from_module, own_settings
+from dladmm.network.finite import with_weights
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
@@ -85,6 +87,7 @@ def sample_trainer(
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
     one_class: bool = False,
+    weights: Any = None,
     **options: Any,
 ) -> Prepared:
     """The trainer of :func:`dladmm.train`, whose arguments these are.
@@ -94,7 +97,10 @@ def sample_trainer(
     comm = ALONE if communicator is None else communicator
     others = {"scale_targets": scale_targets, "device": device, "regularizer": regularizer}
     check_settings({"preset": preset, "init": init, "prox": prox}, method, options | others)
-    options = with_mode(options, X, comm, preset=preset, prox=prox, method=method)
+    if weights is not None:
+        options = {"mode": "streaming"} | options  # the one mode that has them
+    if options.get("mode", "auto") == "auto":
+        options = with_mode(options, X, comm, preset=preset, prox=prox, method=method)
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
@@ -127,6 +133,7 @@ def sample_trainer(
     usable = X.ndim > 0 and not to_tensor(X[:1], "X").is_complex()
     tried = _few(X, torch_dtype, torch.device("cpu")) if usable else None
     chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3, sample=tried)
+    chain = chain if weights is None else with_weights(chain, weights)
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **own_settings(chain) | options)
     check_chain(chain, chosen, method)
@@ -172,7 +179,6 @@ def sample_trainer(
     checks = replace(checks, loss=the_loss)
     held_rows = None if held is None else checks.whole(*held, " of validation")
     comm.all_clear()
-    comm.from_first(*(p for block in params for p in block.values()))
     units = None
     scaled = method is None and chosen.mode != "convergent" if scale_targets is None else scale_targets
     if scaled and the_loss.kind == "regression":
@@ -201,18 +207,28 @@ def sample_trainer(
     held_out = None
     if held_rows is not None:
         held_out = held_rows[0], Risk(the_loss, held_rows[1], held_rows[2])
+    wanted = NOTHING if method is None else wanted_by(method)
+    streamed = chosen.mode == "streaming" or (method is not None and not wanted.accelerated)
+    calls: list[Callable[[], Any]] = [
+        partial(comm.from_first, *(p for block in params for p in block.values())),
+        partial(risk.n_labelled, row_weight),
+    ]
     if not one_class:
-        check_several_classes(the_loss, target if counts is None else target[counts[:, 0] > 0], comm)
-    scaling = None
+        counted = target if counts is None else target[counts[:, 0] > 0]
+        calls.append(partial(check_several_classes, the_loss, counted, comm))
     if chosen.scale_inputs:
-        length = STREAMED_LENGTH if chosen.mode == "streaming" or method is not None else None
-        scaling = Scaling.fit(chain.blocks[0], x, row_weight, at_once, comm, length)
-    n_labelled = risk.n_labelled(row_weight)
+        length = STREAMED_LENGTH if streamed else None
+        calls.append(partial(Scaling.fit, chain.blocks[0], x, row_weight, at_once, comm, length))
+    if chosen.mode == "streaming" and first is None:
+        calls.append(partial(stream_of_arrays, rows, chain, chosen, random_state, comm))
+    _, n_labelled, *more = comm.at_once(*calls)
+    stream: Stream | None = more.pop() if chosen.mode == "streaming" and first is None else None
+    scaling: Scaling | None = more[-1] if chosen.scale_inputs else None
+    judged = ACCELERATED if wanted.accelerated else chosen
     batches = None
     if chosen.mode == "streaming":
-        if first is None:
-            stream = stream_of_arrays(rows, chain, chosen, random_state, comm)
-        else:
+        if stream is None:
+            assert first is not None
             stream = stream_of_source(first, rows, checks.batch, torch_device, random_state, comm)
         batches = stream.batches
         x, target, counts, row_weight = stream.monitor.on(torch_device)
@@ -228,7 +244,7 @@ def sample_trainer(
         x,
         risk,
         chosen,
-        penalty=chosen.penalty(regularizer, n_labelled),
+        penalty=judged.penalty(regularizer, n_labelled),
         params=params,
         counts=row_weight,
         validation=held_out,

@@ -18,15 +18,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.api.graph_problem import GraphProblem
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import GraphConv, Params
 from dladmm.compute.sparse import SparseMatrix, csr_tensor, scipy_matrix
 from dladmm.losses import Risk
-from dladmm.network.chain import gcn
 from dladmm.network.graph import DENSE_ENTRY_COST
+from dladmm.network.graph_chain import gcn
 
 ROUNDS = 3
 """How often targets are made; those of the last round are the run's own."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.api.stream_sources import Source
 from dladmm.base.errors import BatchError, DladmmError, InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator, DistributedError
 from dladmm.engine.batches import Batch, Batches
 
@@ -84,6 +84,7 @@ class CheckedBatches:
     """
 
     scaled = False
+    rows_at_once = math.inf
 
     def __init__(
         self, source: Source, first: FirstRows, check: Check, shape: tuple[int, ...], pinned: bool
@@ -153,7 +154,7 @@ class Together:
     """
 
     def __init__(self, own: Batches, comm: Communicator) -> None:
-        self.own, self.comm, self.scaled = own, comm, own.scaled
+        self.own, self.comm, self.scaled, self.rows_at_once = own, comm, own.scaled, own.rows_at_once
         lengths = [float(text) for text in comm.texts(repr(float(own.batches_per_pass() or math.nan)))]
         samples = [float(text) for text in comm.texts(repr(float(own.n_samples or math.nan)))]
         self.at_least = sum(float(text) for text in comm.texts(repr(float(own.at_least))))

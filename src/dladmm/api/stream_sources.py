@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.chunks import memmap_of, release, viewed
 from dladmm.engine.batches import default_batch_size, shuffled
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from dladmm.api.row_checks import is_stream
+from dladmm.api.given import is_stream
 from dladmm.api.stream_batches import Check, CheckedBatches, FirstRows, Together, naming
 from dladmm.api.stream_sources import RowSource, Source, source_of_stream
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.chunks import memmap_of
-from dladmm.compute.communicator import Communicator
+from dladmm.compute.communicator import Communicator, Shards
 from dladmm.engine.batches import ArrayBatches, Batch, Batches, default_batch_size, monitor_rows
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
@@ -113,16 +113,22 @@ def stream_of_arrays(
 
     ``batch_size`` counts the rows of a batch on all ranks together.
     """
-    each = [int(text) for text in comm.texts(str(len(rows.x)))]
+    own = torch.zeros(comm.size + 1, dtype=torch.float64, device=rows.x.device)
+    own[comm.rank] = len(rows.x)
+    own[-1] = len(rows.x) if rows.counts is None else rows.counts.double().sum()
+    *counts, samples = comm.total(own)[0].tolist()
+    each = [int(count) for count in counts]
     n_rows, size = sum(each), options.batch_size
     if min(each) == 0:
         raise InputError(f"mode='streaming' needs rows on every rank; of {comm.size} ranks some have none.")
     if size is None:
-        size = default_batch_size(n_rows, convolutions=chain.has_images)
+        size = default_batch_size(n_rows, convolutions=chain.has_images, jumps=chain.has_jumps)
     n_batches = min(max(1, round(n_rows / size)), *each, n_rows)
-    own = torch.full((), len(rows.x), dtype=torch.float64, device=rows.x.device)
-    samples = float(comm.total(own if rows.counts is None else rows.counts.double().sum())[0])
-    batches = ArrayBatches(*rows, n_batches, seed, samples)
+    shards = None
+    if rows.counts is None and comm.few_messages:  # all batches of a rank are of one size
+        sizes = [n // n_batches for n in each]
+        shards = Shards(comm, sum(sizes), sum(sizes), sum(sizes[: comm.rank]))
+    batches = ArrayBatches(*rows, n_batches, seed, samples, shards)
     return Stream(batches, _monitor(batches, seed, comm))
 
 

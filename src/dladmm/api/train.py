@@ -44,6 +44,7 @@ def train(
     verbose: bool = False,
     method: MethodFactory | None = None,
     communicator: Communicator | None = None,
+    weights: Any = None,
     **options: Any,
 ) -> Result:
     """Train a network with dlADMM.
@@ -97,6 +98,10 @@ def train(
         Another training method in the same loop, as in :mod:`dladmm.baselines`.
     communicator : Communicator, optional
         The ranks to train on; the default process group of ``torch.distributed`` where it is initialised.
+    weights : {"real", "binary", "ternary"}, int, dict, WeightSet or a list of these, optional
+        The set that the weights of linear layers are of: +1 and -1, also 0, a grid of so many bits, or at most
+        ``per_unit`` weights per unit (:class:`~dladmm.regularizers.WeightSet`). One is for all layers but the last; a
+        list has one for each. Trained with ``mode="streaming"``.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``:
         iterations, or passes over the data with ``mode="streaming"``. ``mode`` is "auto" unless given: "streaming" for
@@ -149,6 +154,7 @@ def train(
         callbacks=[ProgressBar(), *check_callbacks(callbacks)] if verbose else callbacks,
         method=method,
         communicator=communicator,
+        weights=weights,
         **options,
     )
     trainer = prepared.trainer

@@ -14,7 +14,7 @@ from torch import nn
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.choosing import with_graph_mode
-from dladmm.api.given_model import check_hidden, check_settings
+from dladmm.api.given import check_hidden, check_settings, takes
 from dladmm.api.graph_checks import (
     refuse_beside_model,
     refuse_in_streaming,
@@ -39,15 +39,14 @@ from dladmm.blocks import Params
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batches
-from dladmm.engine.method import MethodFactory
-from dladmm.engine.options import make_options
+from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
+from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.losses import Loss, get_loss
 from dladmm.network.given_graph import is_graph
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
-from dladmm.training.wording import takes
 
 STEPS, FEWEST_PASSES = 100, 10
 """Streaming mode: steps of a run, and passes over clusters at least, where max_iter is not given."""
@@ -179,12 +178,13 @@ def train_graph(
         options["nu"] = mu
     if model is not None:
         options.setdefault("mode", "streaming")
-    options = with_graph_mode(options, preset=preset, method=method)
+    if options.get("mode", "auto") == "auto":
+        options = with_graph_mode(options, preset=preset, method=method)
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     if options.get("mode") == "streaming":
         options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
-    rows = rows or ("fixed" if preset == "authors" else "all")
+    rows = ("fixed" if preset == "authors" else "all") if rows is None else rows
     prox = "authors" if preset == "authors" and prox == "auto" else prox
     if chosen.mode == "streaming":
         refuse_in_streaming(chosen, rows, zeroed, prox, method, comm)
@@ -194,15 +194,16 @@ def train_graph(
         raise InputError("max_memory is not supported for graphs, whose rows depend on each other.")
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
+    wanted = NOTHING if method is None else wanted_by(method)
     settings = GraphSettings(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
-        scaled=chosen.scale_inputs, comm=comm, zeroed=zeroed,
+        scaled=chosen.scale_inputs, comm=comm, zeroed=zeroed, apart=wanted.features,
     )  # fmt: skip
     if model is not None:
         refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
     clusters: ClusterBatches | None = None
     if callable(data) and not is_graph(data):
-        if not takes(data, comm.rank, comm.size):
+        if isinstance(data, type) or not takes(data, comm.rank, comm.size):
             raise InputTypeError(
                 "data is a function that does not take two arguments, the rank of a process and how many there are. "
                 "Give a graph object, or x with edge_index, y and train_mask."
@@ -225,7 +226,8 @@ def train_graph(
             problem = graph_problem(given, settings, partition)
     labelled = problem.risk.n_labelled() if clusters is None else clusters.at_least
     signal = partial(class_signal, problem) if clusters is None else clusters.class_signal
-    penalty = graph_penalty(chosen, regularizer, labelled, problem.risk.target.shape[1], signal)
+    judged = ACCELERATED if wanted.accelerated else chosen
+    penalty = graph_penalty(judged, regularizer, labelled, problem.risk.target.shape[1], signal)
     if chosen.subproblems.w_penalty == "gradient" and not penalty.has_gradient:
         raise InputError(f"w_penalty='gradient' needs a penalty with a gradient, not {penalty.name!r}.")
     if chosen.mode == "streaming" and "max_iter" not in options:

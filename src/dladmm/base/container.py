@@ -32,6 +32,7 @@ from dladmm.base.errors import DataError, InputError
 
 FORMAT, VERSION = "dladmm", 1
 MAX_HEADER = 100_000_000  # the limit of the safetensors format
+SMALL_HEADER = 1_000_000  # a larger one is parsed only when the file has its checksum
 MAX_AXES = 64  # torch's own limit; more take it for ever
 KINDS = {
     "training": "the state of a training run",
@@ -165,6 +166,8 @@ def _opened(path: Path) -> BinaryIO:
 
 def _read(file: BinaryIO, kind: str, size: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     length, raw = _raw_header(file, size)
+    if len(raw) > SMALL_HEADER:
+        _check_whole(file, length, raw)
     header = _parsed(raw, "header")
     metadata = header.pop("__metadata__", None)
     document = _document(metadata)
@@ -186,6 +189,17 @@ def _read(file: BinaryIO, kind: str, size: int) -> tuple[dict[str, Tensor], dict
     if not isinstance(meta, dict):
         raise _Refused("is damaged: its JSON document has no meta.")
     return tensors, meta
+
+
+def _check_whole(file: BinaryIO, length: bytes, raw: bytes) -> None:
+    """Compare the checksum before a large header is parsed, which takes some twenty times its size of memory."""
+    found = _DIGEST.search(raw)
+    digest = hashlib.sha256(length + _DIGEST.sub(_quoted(_NO_DIGEST), raw, count=1))
+    while part := file.read(1 << 20):
+        digest.update(part)
+    if found is None or digest.hexdigest().encode("ascii") != found[1]:
+        raise _Refused("is not a dladmm file, or damaged: its contents do not have the checksum it states.")
+    file.seek(len(length) + len(raw))
 
 
 def _raw_header(file: BinaryIO, size: int) -> tuple[bytes, bytes]:

@@ -178,3 +178,20 @@ class Status(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+def settled(history: History, eps_rel: float) -> bool:
+    """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
+    values = [value for value in history["lagrangian"][-11:] if value is not None]
+    return len(values) == 11 and values[0] - values[-1] < eps_rel * abs(values[-1])
+
+
+def unbounded(history: History, start: float) -> bool:
+    """Whether the Lagrangian has grown beyond all bounds."""
+    return (history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(start))
+
+
+def rose(history: History, start: float) -> bool:
+    """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
+    first, last = history["lagrangian"][0], history["lagrangian"][-1]
+    return first is not None and last is not None and last > max(first, start)

@@ -14,6 +14,10 @@ from typing import Any, ClassVar, TypeVar, cast
 import numpy as np
 
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.fields import shown
+
+LARGEST = 2**63
+"""No integer so large is a setting: floats and torch could not hold it."""
 
 _KINDS: dict[type, tuple[Any, ...]] = {int: (Integral,), float: (Real,), bool: (bool, np.bool_)}
 
@@ -36,9 +40,14 @@ def check_setting(
     if optional and value is None:
         return
     unexpected_bool = kind is not bool and isinstance(value, (bool, np.bool_))
-    if unexpected_bool or not isinstance(value, _KINDS[kind]) or not math.isfinite(value) or not fits(value):
-        raise InputError(f"{name} must be {allowed}, got {value!r}.")
+    if unexpected_bool or not isinstance(value, _KINDS[kind]) or not _resolved(value) or not fits(value):
+        raise InputError(f"{name} must be {allowed}, got {shown(value)}.")
     object.__setattr__(settings, name, kind(value))
+
+
+def _resolved(value: Any) -> bool:
+    """Whether a number is finite, and no integer beyond what a float or torch can hold."""
+    return abs(int(value)) < LARGEST if isinstance(value, Integral) else math.isfinite(value)
 
 
 class Named:
@@ -82,14 +91,20 @@ def from_spec(kind: str, known: Mapping[str, type[T]], base: type[Named], spec: 
     return known[name](**arguments)
 
 
+def given_only(spec: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """A spec without the parameters that are at their defaults, as files had it before there were such parameters."""
+    kept = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+
+
 def number(argument: str, value: object, *, low: float = -float("inf"), strict: bool = False) -> float:
     """``value`` as a finite float >= low (> low if strict); raises an error that names the argument otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputTypeError(f"{argument} must be a number; got {value!r}")
-    result = float(value)
+        raise InputTypeError(f"{argument} must be a number; got {shown(value)}")
+    result = float(value) if abs(value) < LARGEST or isinstance(value, float) else math.inf
     if not abs(result) < float("inf") or result < low or (strict and result == low):
         bound = "" if low == -float("inf") else f" {'>' if strict else '>='} {low:g}"
-        raise InputError(f"{argument} must be a finite number{bound}; got {value!r}")
+        raise InputError(f"{argument} must be a finite number{bound}; got {shown(value)}")
     return result
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dladmm.callbacks.base import Callback, CallbackWarning
-from dladmm.callbacks.checkpoint import Checkpoint
+from dladmm.callbacks.checkpoint import Checkpoint, StopOnSignal
 from dladmm.callbacks.early_stopping import EarlyStopping
 from dladmm.callbacks.loggers import CSVLogger, JSONLinesLogger
 from dladmm.callbacks.progress import ProgressBar
-from dladmm.callbacks.signals import StopOnSignal
 from dladmm.callbacks.trackers import MLflow, TensorBoard, WandB
 
 __all__ = [

@@ -1,16 +1,20 @@
-"""A callback that saves checkpoints during a run."""
+"""Callbacks for runs that may be interrupted: checkpoints to go on from, and a clean end on SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dladmm.base.errors import DataError, InputError
+from dladmm.base.history import Status
 from dladmm.base.spec import number
 from dladmm.callbacks.base import Callback
 from dladmm.training.checkpoint import CheckpointWarning, checkpoints, resume_latest, save_in_folder
@@ -125,3 +129,49 @@ def _newest_name(trainer: Trainer, folder: Path) -> str:
     """The newest checkpoint that rank 0 finds, or ""; another rank might already see the first one of this run."""
     found = checkpoints(folder) if trainer.comm.rank == 0 else []
     return trainer.comm.texts(found[0].name if found else "")[0]
+
+
+class StopOnSignal(Callback):
+    """Ends the run after the present iteration (batch, in streaming mode) on SIGINT or SIGTERM.
+
+    A second signal interrupts immediately.
+
+    Does nothing outside the main thread, where Python cannot install signal handlers.
+
+    Attributes
+    ----------
+    received : int or None
+        The number of the signal.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for which in (signal.SIGINT, signal.SIGTERM):
+                self._before[which] = signal.signal(which, self._receive)
+
+    def _receive(self, which: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = which
+
+    def on_epoch_end(self, trainer: Trainer) -> None:
+        if self.received is not None:
+            trainer.request_stop(Status.INTERRUPTED)
+
+    def on_batch_end(self, trainer: Trainer) -> None:
+        self.on_epoch_end(trainer)
+
+    def on_loop_end(self, trainer: Trainer) -> None:
+        self._restore()
+
+    def on_failure(self, trainer: Trainer) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for which, handler in self._before.items():
+            signal.signal(which, handler)
+        self._before.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from dladmm.base.history import Status
 from dladmm.callbacks.base import Callback
 from dladmm.engine.streaming import Streaming
-from dladmm.losses import CrossFitted, Risk
+from dladmm.losses import CrossFitted, Risk, Squared
 from dladmm.training.standing import r_squared
 
 if TYPE_CHECKING:
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 SHARPNESS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.5)
 """Multiples of the outputs among which the out-of-fold loss chooses."""
+
+SHRUNK = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1.0)
+"""The same for squared errors, where 0 is the mean of y: a mean of copies needs less shrinking than one of them."""
+
+DOUBTED, DOUBTED_ROWS = 4.0, 100
+"""Rows of evenly spread labels that are added when sharpness is chosen, where rows are fewer than so many."""
 
 PATIENCE, LEAST_GAIN, SMALL_ENOUGH = 2, 0.01, 1e-3
 """The run ends after so many looks that gain less than this share, or when the loss is so small."""
@@ -59,7 +66,7 @@ class OutOfFold(Callback):
             for column, hits in (("val_accuracy", unseen), ("train_accuracy", seen)):
                 trainer.history.amend(**{column: float(hits.double() @ weight)})
         else:
-            trainer.history.amend(val_r2=r_squared(Risk(self.loss.loss, y), z, weight[:, None]))
+            trainer.history.amend(val_r2=r_squared(Risk(self.loss.loss, y), z * sharpness, weight[:, None]))
         if not math.isfinite(value):
             trainer.request_stop(Status.NON_FINITE)
             return
@@ -81,26 +88,38 @@ class OutOfFold(Callback):
             trainer.request_stop(Status.EARLY_STOPPED)
 
     def _judged(self, z: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
-        """The mean loss at the best sharpness, where outputs are logits; else at 1.
+        """The mean loss at the best sharpness, and the sharpness to take.
 
-        The loss is convex in the sharpness: from the best one so far it is followed downhill.
+        They belong together but for classes of few rows, where the sharpness is that of labels with some doubt: a few
+        rows may all be right by chance.
+        """
+        loss = self.loss.loss
+        if not loss.takes_soft_labels:
+            among = SHRUNK if isinstance(loss, Squared) else (1.0,)
+            return self._downhill(among, z, y, weight)
+        value, sharpness = self._downhill(SHARPNESS, z, y, weight)
+        if len(z) >= DOUBTED_ROWS:
+            return value, sharpness
+        doubt = DOUBTED / (len(z) + DOUBTED)
+        return value, self._downhill(SHARPNESS, z, (1 - doubt) * y + doubt / y.shape[1], weight)[1]
+
+    def _downhill(self, among: Sequence[float], z: Tensor, y: Tensor, weight: Tensor) -> tuple[float, float]:
+        """The least mean loss among multiples of the outputs, and its multiple.
+
+        The loss is convex in it: from the best one so far it is followed downhill.
         """
         values: dict[int, float] = {}
 
         def value(place: int) -> float:
             if place not in values:
-                inside = 0 <= place < len(SHARPNESS)
-                rows = self.loss.loss.rows(z * SHARPNESS[place], y) if inside else None
+                rows = self.loss.loss.rows(z * among[place], y) if 0 <= place < len(among) else None
                 values[place] = math.inf if rows is None else float(rows.double() @ weight)
             return values[place]
 
-        place = SHARPNESS.index(self.sharpness)
-        while self.loss.loss.takes_soft_labels:
-            best = min((place, place - 1, place + 1), key=value)
-            if best == place:
-                break
+        place = among.index(self.sharpness)
+        while (best := min((place, place - 1, place + 1), key=value)) != place:
             place = best
-        return value(place), SHARPNESS[place]
+        return value(place), among[place]
 
     def on_loop_end(self, trainer: Trainer) -> None:
         if self._params is not None and self.best_iteration != trainer.history.n_iter:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,8 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
+from dladmm.compute.chunks import Source
+from dladmm.compute.recording import WARM_CALLS, Recorder
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -51,12 +54,29 @@ NUMBERS = ("iteration", "momentum", "level", "calm", "refused", "patience", "fad
 """What an accelerated run must find again besides its previous parameters."""
 
 
+RECORDED_ENTRIES = 1 << 25
+"""Of all variables: beyond, an iteration takes the device longer than launching it takes the host."""
+
+
 class Attempt(NamedTuple):
     """How one iteration is tried: the extrapolation's counter, the level, and whether entries are dropped."""
 
     momentum: int
     level: int
-    dropping: bool
+    drops: bool
+
+    @property
+    def weight(self) -> float:
+        """How far it extrapolates, of the last move."""
+        return self.momentum / (self.momentum + 3)
+
+
+class Tried(NamedTuple):
+    """Where an attempt ends, its true objective there, and what is seen of it; launched, not waited for."""
+
+    candidate: State
+    objective: Tensor
+    seen: Any
 
 
 class Accelerated:
@@ -81,26 +101,63 @@ class Accelerated:
         self.iteration = self.momentum = self.level = self.calm = self.refused = 0
         self.patience, self.fade = PATIENCE, FIRST_FADE
         self._known: tuple[State, float] | None = None
+        self._recorder: Recorder | None = None
+        self._calls = 0
+        self._beta = state.u.new_zeros(())
         # Links may be stiffer than their successors only as far as the dtype resolves what is left of a move
         self._stiffest = torch.finfo(state.u.dtype).eps ** (-0.5 / len(engine.chain))
 
     @torch.no_grad()
     def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
-        engine = self.engine
         objective = self._objective_of(state)
         self.iteration += 1
         for refused, attempt in enumerate(self._attempts()):
-            steps = self._sweep_trial(state, attempt)
-            candidate = self._candidate(state)
-            reached_on_device, seen = engine.objective(candidate), look(candidate, steps)
+            tried = self._try(state, attempt, look)
             # Asked only now: a GPU that is waited for has nothing to do meanwhile
-            reached = float(reached_on_device)
+            reached = float(tried.objective)
             if reached <= objective:
-                self._accept(state, candidate, attempt, refused > 0)
+                self._accept(state, tried.candidate, attempt, refused > 0)
                 self._known = state, reached
+                seen: Seen = tried.seen
                 return seen
             self.refused += 1
         return None
+
+    def _try(self, state: State, attempt: Attempt, look: Look[Seen]) -> Tried:
+        """One attempt. Where launches are recorded, those of its level are replayed: all that changes from one to the
+        next is the extrapolation and the inputs, which lie where they lay."""
+
+        def after(steps: list[Step]) -> Tried:
+            candidate = self._candidate(state)
+            asked = partial(self.engine.objective, candidate), partial(look, candidate, steps)
+            return Tried(candidate, *self.engine.comm.at_once(*asked))
+
+        if not self._records(state):
+            return after(self._sweep_trial(state, attempt))
+        inputs = self._inputs(attempt)
+        self._beta.fill_(attempt.weight)
+
+        def run() -> Tried:
+            return after(self._sweep_from(state, attempt, self._beta, inputs))
+
+        self._calls += 1
+        if self._calls <= WARM_CALLS:
+            return run()
+        held = (
+            p.data_ptr()
+            for params in (state.params, self.previous)
+            for block in params
+            for p in block.values()
+        )
+        if self._recorder is None:
+            self._recorder = Recorder(self.engine.workspace, lasting=False)
+        tried: Tried = self._recorder((attempt.level, inputs is None, *held), run)
+        return tried
+
+    def _records(self, state: State) -> bool:
+        """Whether attempts are replayed: then the tensors of the state, and of the trial, stay where they are."""
+        small = sum(v.numel() for v in state.outputs) <= RECORDED_ENTRIES
+        return self.engine.how.never_waits(state.u) and small and not self.engine.chain.draws
 
     def _objective_of(self, state: State) -> float:
         """The true objective, known of the state that the last iteration left: asking a GPU for it means waiting."""
@@ -110,29 +167,46 @@ class Accelerated:
 
     def _attempts(self) -> Iterator[Attempt]:
         """What is tried, in this order, until the objective does not rise."""
-        dropping = self.dropout > 0 or self.engine.chain.draws
-        yield Attempt(self.momentum, self.level, dropping)
-        if dropping:  # was it the dropped entries,
-            yield Attempt(self.momentum, self.level, dropping=False)
-        yield Attempt(3 * self.momentum // 4, self.level + 1, dropping)  # or the length of the step?
+        drops = self.dropout > 0 or self.engine.chain.draws
+        yield Attempt(self.momentum, self.level, drops)
+        if drops:  # was it the dropped entries,
+            yield Attempt(self.momentum, self.level, drops=False)
+        yield Attempt(3 * self.momentum // 4, self.level + 1, drops)  # or the length of the step?
         for raised in range(1, HIGHEST_RAISE + 1):
-            yield Attempt(0, self.level + raised, dropping=False)
+            yield Attempt(0, self.level + raised, drops=False)
+
+    def _inputs(self, attempt: Attempt) -> Tensor | Source | None:
+        """The inputs with entries dropped, in memory of their own; None is the inputs themselves."""
+        if self._drops is None or not attempt.drops:
+            return None
+        engine = self.engine
+        return self._drops.apply(engine.x, self.fade * self.dropout, self._number_of(attempt), engine.how)
+
+    def _number_of(self, attempt: Attempt) -> int:
+        """The number of this attempt among all of the run, for what is drawn."""
+        return 64 * self.iteration + attempt.level - LOWEST_LEVEL
 
     def _sweep_trial(self, state: State, attempt: Attempt) -> list[Step]:
         """One sweep of the trial from the resynchronised, extrapolated point; the state itself stays as it is."""
+        return self._sweep_from(state, attempt, attempt.weight, self._inputs(attempt))
+
+    def _sweep_from(
+        self, state: State, attempt: Attempt, beta: float | Tensor, inputs: Tensor | Source | None
+    ) -> list[Step]:
         engine, scale, stiffer = self.engine, 2.0**attempt.level, 2.0 ** max(attempt.level, 0)
         trial = self._trial
-        trial.curvatures = [{} for _ in engine.chain]
-        trial.params = self._extrapolated(state.params, attempt.momentum / (attempt.momentum + 3))
+        trial.curvatures = [dict(kept) for kept in state.curvatures]
+        trial.params = self._extrapolated(state.params, beta)
         trial.rho, trial.nu = scale * self.rho, scale * self.nu
         trial.stiffness = min(stiffer, self._stiffest)
-        inputs, turn = None, 64 * self.iteration + attempt.level - LOWEST_LEVEL
-        if self._drops is not None and attempt.dropping:
-            inputs = self._drops.apply(engine.x, self.fade * self.dropout, turn, engine.how)
         seen = engine.seen_as(x=inputs, options=engine.options.damped(stiffer))
-        with engine.chain.drawing(turn, self.fade if attempt.dropping else 0.0):
+        with engine.chain.drawing(self._number_of(attempt), self.fade if attempt.drops else 0.0):
             seen.resynchronise(trial)
-            gradients = None if engine.penalty.is_zero else seen.output_gradients(trial)
+            gradients: list[Tensor | None] | None = None
+            if not engine.penalty.is_zero:  # those of blocks without a penalty are not kept
+                pairs = zip(seen.output_gradients(trial), engine.chain, strict=True)
+                gradients = [gradient if block.penalised else None for gradient, block in pairs]
+                del pairs
             # The links of the trial are not those of the candidate, so ties say nothing about it
             return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
 
@@ -145,7 +219,7 @@ class Accelerated:
         self.engine.resynchronise(candidate)
         return candidate
 
-    def _extrapolated(self, params: list[Params], beta: float) -> list[Params]:
+    def _extrapolated(self, params: list[Params], beta: float | Tensor) -> list[Params]:
         pairs = zip(params, self.previous, strict=True)
         moved = [{name: p[name].lerp(old[name], -beta) for name in p} for p, old in pairs]
         for l, block_params in enumerate(moved):
@@ -158,21 +232,34 @@ class Accelerated:
     def _accept(self, state: State, candidate: State, attempt: Attempt, refused: bool) -> None:
         """Take the new point, and let what was refused count less: longer steps, or dropped entries."""
         trial = self._trial
-        for old, p, new in zip(self.previous, state.params, candidate.params, strict=True):
-            for name in p:  # handed on, not copied: the next attempt makes tensors of its own
-                old[name], p[name] = p[name], new[name]
-        state.outputs, trial.outputs = candidate.outputs, state.outputs
-        state.predictions = list(state.outputs)
-        state.u, trial.u = candidate.u, state.u
-        state.rho, state.nu = self._trial.rho, self._trial.nu
+        if self._records(state):
+            self._copy(state, candidate)
+        else:
+            for old, p, new in zip(self.previous, state.params, candidate.params, strict=True):
+                for name in p:  # handed on, not copied: the next attempt makes tensors of its own
+                    old[name], p[name] = p[name], new[name]
+            state.outputs, trial.outputs = candidate.outputs, state.outputs
+            state.predictions = list(state.outputs)
+            state.u, trial.u = candidate.u, state.u
+        state.curvatures = trial.curvatures
+        state.rho, state.nu = 2.0**attempt.level * self.rho, 2.0**attempt.level * self.nu
         self.momentum = attempt.momentum + 1
         self.calm = 0 if refused else self.calm + 1
-        self.fade = self.fade / 2 if refused and not attempt.dropping else min(1.0, FADE_GROWTH * self.fade)
+        self.fade = self.fade / 2 if refused and not attempt.drops else min(1.0, FADE_GROWTH * self.fade)
         if attempt.level > self.level:
             self.level += 1
             self.patience = min(2 * self.patience, LONGEST_PATIENCE)
         elif self.calm >= self.patience and self.level > LOWEST_LEVEL:
             self.level, self.calm = self.level - 1, 0
+
+    def _copy(self, state: State, candidate: State) -> None:
+        """The new point, where recorded launches find it."""
+        old, now, new = (
+            [p for block in params for p in block.values()]
+            for params in (self.previous, state.params, candidate.params)
+        )
+        torch._foreach_copy_(old, now)
+        torch._foreach_copy_([*now, *state.outputs, state.u], [*new, *candidate.outputs, candidate.u])
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {

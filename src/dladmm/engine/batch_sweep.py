@@ -5,9 +5,10 @@ The steps are those of :mod:`dladmm.engine.streaming`, in its order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,29 +17,12 @@ from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
 from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
-from dladmm.engine.running import RunningBlock, RunningGradient, RunningLeastSquares, inner, norm
-from dladmm.engine.running_table import RunningTable
+from dladmm.engine.running import Run, RunningBlock, Shares, called, in_turn, inner, norm, running_block
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
 NEWEST = 0.1
 """What the newest batch counts at least in the averages of slope, curvature and loss."""
-
-
-Run = Callable[[Hashable, Callable[[], Any]], Any]
-"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
-
-
-def called(name: Hashable, part: Callable[[], Any]) -> Any:
-    """The part as it is."""
-    return part()
-
-
-class Shares:
-    """Numbers that the host sets before a sweep and the sweep reads on the device."""
-
-    def __init__(self, like: Tensor) -> None:
-        self.metric, self.lengths, self.average, self.fading = (like.new_zeros(()) for _ in range(4))
 
 
 class Look(NamedTuple):
@@ -57,7 +41,9 @@ class BatchSweep:
         self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: float | None
     ) -> None:
         self.engine, self.options, self.n_samples = engine, options, n_samples
-        self.smoothing = default_smoothing(n_samples) if options.smoothing is None else options.smoothing
+        jumps, own = engine.chain.has_jumps, options.smoothing
+        self.smoothing = default_smoothing(n_samples, jumps=jumps) if own is None else own
+        self.stretch, self.largest_change = options.bounds(jumps)
         self.params = params
         self.average = [{name: p.clone() for name, p in block.items()} for block in params]
         self.running: dict[int, RunningBlock] = {}
@@ -66,9 +52,11 @@ class BatchSweep:
         self.means = some.new_zeros(3)
         """Running means of slope, curvature and loss."""
         self.step_length = some.new_zeros(())
-        self.leash = some.new_full((), options.largest_change)
+        self.leash = some.new_full((), self.largest_change)
         self.seen: Look | None = None
         """The batch that is worked on."""
+        self.shards: Shards | None = None
+        """Of every batch, where it is known beforehand."""
         self._how = Execution(shortcuts=False, rounded_directions=engine.how.rounded_directions)
 
     @torch.no_grad()
@@ -88,9 +76,10 @@ class BatchSweep:
         """
         if renewed and not first:
             run("refactor", self.refactor)
-        self.seen = run("look", lambda: self.look(batch()))
-        if heavy:
-            run("inputs", self.observe_inputs)
+        joined = heavy and self.engine.comm.few_messages
+        self.seen = run("look", lambda: self.look(batch(), joined))
+        if heavy and not joined:
+            run("inputs", lambda: self.aim(None, observed=True))
         if first:
             run("refactor", self.refactor)
             self.aim(keep=0.0)
@@ -118,7 +107,7 @@ class BatchSweep:
         for running in self.running.values():
             running.refactor(self.options.damping)
 
-    def look(self, batch: Batch) -> Look:
+    def look(self, batch: Batch, observed: bool = False) -> Look:
         """The forward pass; ``F_l = dR/dV_l`` of the mean loss, handed down from block to block; the directions."""
         seen = self._problem_of(batch)
         outputs = seen.chain.forward(self.params, seen.x)
@@ -133,57 +122,68 @@ class BatchSweep:
                     self.params[l], v, outputs[l], gradient, seen.work(l)
                 )
         self.seen = Look(seen, outputs, gradients, self._decays())
-        self.aim(self.options.momentum)
+        self.aim(self.options.momentum, observed)
         return self.seen
 
-    def aim(self, keep: float) -> None:
-        """The directions of all blocks; those of the batches before count ``keep``."""
+    def aim(self, keep: float | None, observed: bool = False) -> None:
+        """The directions of all blocks, in which those of the batches before count ``keep``; None leaves them alone.
+
+        ``observed``: their inputs are taken into the metric too, which no direction of this batch looks at.
+        """
         assert self.seen is not None
         seen, outputs, gradients, decays = self.seen
+        calls: list[Callable[[], None]] = []
         for l, running in self.running.items():
             v, work = seen.x if l == 0 else outputs[l - 1], seen.work(l)
-            running.aim(self.params[l], v, outputs[l], gradients[l], decays[l], work, keep)
-
-    def observe_inputs(self) -> None:
-        """Take the inputs of the blocks into the metric."""
-        assert self.seen is not None
-        seen, outputs, gradients, _ = self.seen
-        for l, running in self.running.items():
-            v = seen.x if l == 0 else outputs[l - 1]
-            running.observe_inputs(
-                self.params[l], v, outputs[l], gradients[l], seen.work(l), self.shares.metric
-            )
+            of_block = self.params[l], v, outputs[l], gradients[l]
+            own: list[Callable[[], None]] = []
+            if keep is not None:
+                own.append(partial(running.aim, *of_block, decays[l], work, keep))
+            if observed:
+                own.append(partial(running.observe_inputs, *of_block, work, self.shares.metric))
+            calls += own if running.observes_apart else [partial(in_turn, own)]
+        seen.comm.at_once(*calls)
 
     def measure(self) -> None:
         """Slope p and curvature q of the loss along the moves, and the relative changes of the hidden links."""
         assert self.seen is not None
         seen, outputs, gradients, decays = self.seen
         change: Tensor | None = None
-        slopes: list[Tensor] = []
-        relative = torch.zeros_like(self.step_length)
+        slopes: list[Callable[[], Tensor]] = []
+        hidden: list[Callable[[], Tensor]] = []
         for l, block in enumerate(seen.chain):
             params, v = self.params[l], seen.x if l == 0 else outputs[l - 1]
             pushed = None if change is None else block.push_input(params, v, change, outputs[l])
             if l in self.running:
                 change = block.push_parameters(params, self.running[l].moves, v, outputs[l])
-                slopes.append(inner(gradients[l], change, seen.work(l)))
+                slopes.append(partial(inner, gradients[l], change, seen.work(l)))
                 if l < len(outputs) - 1:
-                    work = seen.work(l)
-                    whole = norm(outputs[l], work).clamp_min(torch.finfo(change.dtype).tiny)
-                    relative = relative + norm(change, work) / whole
+                    hidden.append(partial(self._relative, seen, outputs, l, change))
                 pushed = change if pushed is None else pushed + change
             change = pushed
         assert change is not None
         curvature = seen.risk.curvature(outputs[-1], change)
         counted = curvature if seen.counts is None else curvature * seen.counts[:, 0]
-        q = seen.comm.total(counted.sum())[0] / seen.samples
-        p = -torch.stack(slopes).sum()
+        (total,), loss, *found = seen.comm.at_once(
+            partial(seen.comm.total, counted.sum()), partial(seen.risk_value, outputs[-1]), *slopes, *hidden
+        )
+        q, loss = total / seen.samples, loss / seen.samples
+        p = -torch.stack(found[: len(slopes)]).sum()
+        relative = sum(found[len(slopes) :], torch.zeros_like(self.step_length))
         for l, decay in enumerate(decays):
             for name, d in decay.items():
                 move = self.running[l].moves[name]
                 p, q = p - (d * move).sum(), q + self._strength * move.square().sum()
-        loss = seen.risk_value(outputs[-1]) / seen.samples
         self.step_length.copy_(self._length(p, q, relative, loss.to(p.dtype)))
+
+    def _relative(self, seen: Engine, outputs: list[Tensor], l: int, change: Tensor) -> Tensor:
+        """The change of link l by its block's move, over the link; both behind a normalisation where one follows."""
+        after, link = seen.chain.blocks[l + 1], outputs[l]
+        if after.normalises:
+            change, link = after.push_input(self.params[l + 1], link, change, outputs[l + 1]), outputs[l + 1]
+        work = seen.work(l)
+        moved, length = work.at_once(partial(norm, change, work), partial(norm, link, work))
+        return moved / length.clamp_min(torch.finfo(change.dtype).tiny)  # type: ignore[no-any-return]
 
     def _length(self, p: Tensor, q: Tensor, relative: Tensor, loss: Tensor) -> Tensor:
         """``1/rho``: the stretched Gauss-Newton step, bounded by the changes it predicts.
@@ -195,11 +195,11 @@ class BatchSweep:
         mean_p, mean_q, mean_loss = self.means.unbind()
         unit = self._unit(mean_loss)
         shaken = loss > 1.5 * mean_loss + 0.5 * unit
-        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(options.largest_change)
+        self.leash.mul_(torch.where(shaken, 0.25, 1.1)).clamp_max_(self.largest_change)
         own = torch.where(p > 0, q / p, 0.0)  # where the batch would rather go back, the mean of all decides
         curvature = torch.maximum(own, mean_q / mean_p.clamp_min(1e-30)).clamp_min(1e-20)
         lengths = (
-            options.stretch / curvature,
+            self.stretch / curvature,
             (self.leash * unit / q.clamp_min(1e-30)).sqrt(),
             options.largest_relative_change / relative.clamp_min(1e-30),
         )
@@ -240,7 +240,9 @@ class BatchSweep:
             for l, running in self.running.items():
                 running.block = batch.chain.blocks[l]
         seen.risk = replace(engine.risk, target=self._smoothed(batch.target), weight=batch.weight)
-        seen.counts, seen.shards = batch.counts, Shards.of(engine.comm, len(batch.x), batch.counts)
+        seen.counts, seen.shards = batch.counts, self.shards
+        if self.shards is None:
+            seen.shards = Shards.of(engine.comm, len(batch.x), batch.counts)
         return seen
 
     def _smoothed(self, target: Tensor) -> Tensor:
@@ -250,22 +252,13 @@ class BatchSweep:
         return (target * (1 - share)).add_(share / target.shape[1])  # rows of targets sum to 1
 
     def _running_blocks(self, seen: Engine, outputs: list[Tensor]) -> dict[int, RunningBlock]:
-        """Running sums for every block with parameters: least squares where it is linear in them."""
-        found: dict[int, RunningBlock] = {}
+        """Running sums for every block with parameters."""
+        calls: dict[int, Callable[[], RunningBlock]] = {}
         for l, params in enumerate(self.params):
-            if not params:
-                continue
-            block, v = seen.chain.blocks[l], seen.x if l == 0 else outputs[l - 1]
-            if block.rows_used(v, seen.work(l)) is not None:
-                found[l] = RunningTable(block, params)
-                continue
-            operator = block.linear_operator(params, v, outputs[l], seen.work(l))
-            found[l] = (
-                RunningGradient(block, params)
-                if operator is None
-                else RunningLeastSquares(block, params, operator)
-            )
-        return found
+            if params:
+                v, block = seen.x if l == 0 else outputs[l - 1], seen.chain.blocks[l]
+                calls[l] = partial(running_block, block, params, v, outputs[l], seen.work(l))
+        return dict(zip(calls, seen.comm.at_once(*calls.values()), strict=True))
 
     def _decays(self) -> list[Params]:
         """The gradient of a quadratic penalty, per sample."""

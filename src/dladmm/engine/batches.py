@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from dladmm.compute.communicator import Shards
 from dladmm.network.chain import Chain
 
 
@@ -60,6 +61,8 @@ class Batches(Protocol):
     """How many samples a pass counts for, on all ranks; None where only the end of the first pass tells."""
     at_least: float
     """How many samples a pass counts for at least: those that are known of before it."""
+    rows_at_once: float
+    """How many rows a batch has; infinite where that is not known."""
     scaled: bool
     """Whether the inputs are at the common scale of :mod:`dladmm.network.scaling` already."""
 
@@ -80,31 +83,44 @@ def monitor_rows(n_rows: int, seed: int, device: torch.device, n_ranks: int = 1)
     return torch.randperm(n_rows, generator=generator)[: -(-MONITOR_ROWS // n_ranks)].sort().values.to(device)
 
 
-def default_batch_size(n_rows: int, *, convolutions: bool) -> int:
+def default_batch_size(n_rows: int, *, convolutions: bool, jumps: bool = False) -> int:
     """A power of two near an eighth of the rows, at most 256; of very many rows a 128th, at most 512; at least 32.
 
     Half of that where there are convolutions: their cost grows with the batch, so a small one costs no more per pass.
+    At most 256 with activations that have jumps, which learn better from more and noisier steps (docs/signs.md).
     """
     rows = max(1.0, min(256, n_rows / 8), n_rows / 128)
-    wanted = min(512, max(32, 1 << round(math.log2(rows))))
+    wanted = min(256 if jumps else 512, max(32, 1 << round(math.log2(rows))))
     return max(1, min(n_rows, wanted // 2 if convolutions and wanted > 32 else wanted))
 
 
 FEW_PASSES, PASSES, MOST_PASSES, ENOUGH_STEPS, MANY_ROWS = 10, 20, 100, 200, 50_000
 
 
-def default_passes(n_rows: int, batch_size: int | None = None, *, convolutions: bool = False) -> int:
-    """10 passes for images and for 50,000 rows or more; else 20, or as many as make 200 steps, at most 100."""
-    size = default_batch_size(n_rows, convolutions=convolutions) if batch_size is None else batch_size
-    if convolutions or n_rows >= MANY_ROWS:
+def default_passes(
+    n_rows: int, batch_size: int | None = None, *, convolutions: bool = False, jumps: bool = False
+) -> int:
+    """10 passes for images and for 50,000 rows or more; else 20, or as many as make 200 steps, at most 100.
+
+    20 with activations that have jumps, also of 50,000 rows.
+    """
+    size = (
+        default_batch_size(n_rows, convolutions=convolutions, jumps=jumps)
+        if batch_size is None
+        else batch_size
+    )
+    if convolutions or (n_rows >= MANY_ROWS and not jumps):
         return FEW_PASSES
     steps = max(1, round(n_rows / size))
     return min(MOST_PASSES, max(PASSES, math.ceil(ENOUGH_STEPS / steps)))
 
 
-def default_smoothing(n_samples: float | None) -> float:
-    """0.1 for 50,000 samples or more, in proportion fewer for fewer: on small tables it costs log loss for nothing."""
-    return 0.1 * (1.0 if n_samples is None else min(1.0, n_samples / MANY_ROWS))
+def default_smoothing(n_samples: float | None, *, jumps: bool = False) -> float:
+    """0.1 for 50,000 samples or more, in proportion less for fewer: on small tables it costs log loss for nothing.
+
+    0.1 with activations that have jumps, for any number of samples (docs/signs.md).
+    """
+    return 0.1 * (1.0 if n_samples is None or jumps else min(1.0, n_samples / MANY_ROWS))
 
 
 def shuffled(n_rows: int, seed: int, number: int) -> Tensor:
@@ -131,11 +147,14 @@ class ArrayBatches:
         n_batches: int,
         seed: int,
         n_samples: float | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.x, self.target, self.weight, self.counts, self.seed = x, target, weight, counts, seed
         self.n_samples: float | None = len(x) if n_samples is None else n_samples
         self.at_least = float(self.n_samples or 0.0)
-        self._n_batches = n_batches
+        self.shards = shards
+        """Every batch among those of all ranks, where that is known beforehand: it need not be asked for each time."""
+        self._n_batches, self.rows_at_once = n_batches, len(x) / max(1, n_batches)
         self._positions = max(1, len(target) // max(1, len(x)))
 
     def batches_per_pass(self) -> int | None:
@@ -146,6 +165,10 @@ class ArrayBatches:
         size = len(self.x) // self._n_batches
         for j in range(skip, self._n_batches):
             yield self.batch(order[j * size : (j + 1) * size])
+
+    def spread(self, n: int) -> Batch:
+        """At most n rows, evenly spread."""
+        return self.batch(torch.arange(0, len(self.x), -(-len(self.x) // n), device=self.x.device))
 
     def batch(self, rows: Tensor) -> Batch:
         """The batch of these rows."""
@@ -167,7 +190,7 @@ class OneBatch:
     def __init__(self, batch: Batch, n_samples: float) -> None:
         self.batch = batch
         self.n_samples: float | None = n_samples
-        self.at_least = n_samples
+        self.at_least, self.rows_at_once = n_samples, float(batch.x.shape[0])
 
     def batches_per_pass(self) -> int | None:
         return 1

@@ -21,7 +21,7 @@ from dladmm.base.errors import InputError
 from dladmm.base.fields import fields
 from dladmm.base.history import History, largest_rise
 from dladmm.engine.certificate_fields import checked
-from dladmm.engine.certificate_text import sentences
+from dladmm.engine.certificate_text import sentences, why_no_file
 from dladmm.engine.double import in_double, resolvable, small_enough
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -53,7 +53,8 @@ class Certificate:
     guarantee Property 1. ``tie_margin`` says how far the last z-updates are from ties, where their argmin jumps
     (:meth:`dladmm.activations.base.Activation.tie_margin`); None where it was not measured.
     ``sampled``: extreme curvatures found of a loss of one's own. ``restored``: the iteration whose network was put
-    back at the end, of which and of whose forward pass the numbers of the end are.
+    back at the end, of which and of whose forward pass the numbers of the end are. ``compared``: False of a run that
+    was resumed from a snapshot whose data or settings are not known, so that it may be two runs in one.
     """
 
     H: float
@@ -87,6 +88,7 @@ class Certificate:
     failed: bool = False
     sampled: Curvature | None = None
     restored: int | None = None
+    compared: bool = True
     all_penalised: bool = False
     tie_margin: float | None = None
     writer: Callable[..., None] | None = field(default=None, repr=False, compare=False)
@@ -127,8 +129,8 @@ class Certificate:
     def certified(self) -> bool:
         """Covered by the theory, and everything it promises was seen, in at least one iteration."""
         seen = self.monotone and self.sufficient_descent and self.bounded and self.agrees
-        whole = self.resolved and not self.failed and self.restored is None and self.iterations > 0
-        return self.covered and seen and whole
+        whole = self.resolved and not self.failed and self.restored is None and self.compared
+        return self.covered and seen and whole and self.iterations > 0
 
     def save(self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> None:
         """Write claims and the tensors they speak of to a file that ``dladmm verify`` checks (docs/certificates.md).
@@ -136,10 +138,7 @@ class Certificate:
         ``data`` is an npz file to write the training data to, as they were given.
         """
         if self.writer is None:
-            raise InputError(
-                "this certificate has no run at hand: it was loaded, pickled, made in another mode than "
-                "'convergent' or on several ranks, or an earlier iteration was restored. Save it after training."
-            )
+            raise InputError(why_no_file(self))
         self.writer(self, path, data)
 
     def __getstate__(self) -> dict[str, Any]:

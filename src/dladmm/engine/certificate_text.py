@@ -82,6 +82,28 @@ def sentences(c: Certificate) -> list[str]:
     return lines
 
 
+def why_no_file(c: Certificate) -> str:
+    """Why a certificate without a run at hand cannot be written to a file, and what can be done."""
+    seen = "print(result.certificate) says what was seen"
+    if c.baseline is not None:
+        return f"no certificate is written of a baseline ({c.baseline}): the theory does not speak of it; {seen}."
+    if c.streaming or c.accelerated:
+        mode = "streaming" if c.streaming else "accelerated"
+        return (
+            f"no certificate is written of a run in mode={mode!r}: no theorem speaks of it, and nothing is certified; "
+            f"{seen}. Runs with mode='convergent' can be written."
+        )
+    if c.restored is not None:
+        return (
+            f"no certificate is written of the network of iteration {c.restored}, which was put back and is not the "
+            "end of the run; EarlyStopping(restore_best=False) keeps the last iterate."
+        )
+    return (
+        "this certificate has no run at hand: it was loaded or pickled, or its run was on several ranks or on a stream "
+        "of batches. Save it after training, in the process that trained."
+    )
+
+
 def _safeguarded(c: Certificate) -> list[str]:
     """An accelerated run: what the safeguard promised and what was seen."""
     fell = c.iterations - len(c.descent_violations)
@@ -212,6 +234,10 @@ def _why_not(c: Certificate) -> str:
     if c.restored is not None:
         reasons.append(
             f"the network handed back is that of iteration {c.restored}, not the run's last iterate"
+        )
+    if not c.compared:
+        reasons.append(
+            "the run was resumed from a snapshot that does not say of which data and settings: it may be two in one"
         )
     if c.iterations == 0:
         reasons.append("no iteration was made")

@@ -157,17 +157,24 @@ class MeasuredProblem(Problem):
         r = probe.residual
         last = self.risk.gradient(state.outputs[-1]) + state.u + state.rho * r
         own = squared_norm(last, self.counts) + squared_norm(r, self.counts)
-        total = torch.zeros_like(own)
         apart = Workspace()  # nothing that the sweeps have cached is used
-        for l, block in enumerate(self.chain):
-            term, v = self.term(probe, l), self.input(probe, l)
-            work = self.work(l, workspace=apart)
-            total = total + block.parameter_stationarity(state.params[l], v, term, self.penalty_of(l), work)
-            if l > 0:
+
+        def of_parameters(l: int) -> Tensor:
+            args = state.params[l], self.input(probe, l), self.term(probe, l), self.penalty_of(l)
+            return self.chain.blocks[l].parameter_stationarity(*args, self.work(l, workspace=apart))
+
+        def of_variables() -> Tensor:
+            found = own
+            for l, block in list(enumerate(self.chain))[1:]:
+                term, v, work = self.term(probe, l), self.input(probe, l), self.work(l, workspace=apart)
                 for part, own_term, some, value in work.terms(term, v, probe.predictions[l - 1]):
                     anchor = Anchor(state.weight(l - 1), value)
-                    own = own + block.input_stationarity(state.params[l], some, anchor, own_term, part)
-        return total + self.comm.total(own)[0]
+                    found = found + block.input_stationarity(state.params[l], some, anchor, own_term, part)
+            return self.comm.total(found)[0]
+
+        links = [partial(of_parameters, l) for l in range(len(self.chain))]
+        parts: list[Tensor] = self.comm.at_once(*links, of_variables)
+        return sum(parts, torch.zeros_like(own))
 
     @torch.no_grad()
     def tie_margin(self, state: State, predictions: Sequence[Tensor]) -> float | None:
@@ -191,7 +198,8 @@ class MeasuredProblem(Problem):
     def largest_entry(self, state: State) -> float:
         """The largest absolute value of any variable or parameter, of all ranks."""
         tensors = [*state.outputs, state.u, *(p for block in state.params for p in block.values())]
-        own = max((float(torch.linalg.vector_norm(t, torch.inf)) if t.numel() else 0.0) for t in tensors)
+        ends = [end.double() for t in tensors if t.numel() for end in torch.aminmax(t)]
+        own = float(torch.stack(ends).abs().max()) if ends else 0.0
         if self.comm.alone:
             return own
         return float(self.comm.largest(torch.full((), own, dtype=torch.float64, device=state.u.device))[0])

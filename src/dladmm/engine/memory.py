@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -27,8 +27,8 @@ from dladmm.regularizers import NoPenalty, Regularizer
 if TYPE_CHECKING:
     from dladmm.engine.options import TrainOptions
 
-PROX_BYTES = 75
-"""Bytes that solving for one entry of z_L takes on the way, in float64 (``softmax_prox`` of the losses)."""
+PROX_BYTES = 112
+"""Bytes that solving for one entry of z_L takes on the way, in float64 (``softmax_prox``)."""
 
 DROP_BYTES = 32
 """What deciding about one entry of X takes on the way (:mod:`dladmm.network.input_dropout`)."""
@@ -76,7 +76,9 @@ class Needs:
         """The most bytes that the run's tensors take at one time."""
         sweep = self._sweep + (self._gradients if self._accelerated else 0)
         during = max(sweep, self._evaluation, self._stationarity) + self._grams
-        return self._held + max(during, self._certificate, self._dropping)
+        copied = 0 if self.at_once else self.n_rows * self._copied
+        given_back = (self._buffers + copied) * self._size  # by the time of the certificate
+        return self._held + max(during, self._certificate - given_back, self._dropping)
 
     @property
     def least(self) -> int:
@@ -109,7 +111,7 @@ class Needs:
 
     @cached_property
     def _affine(self) -> list[Affine]:
-        return [block for block in self.chain if isinstance(block, Affine)]
+        return [cast(Affine, block) for block in self.chain if block.kind == "dense"]
 
     @cached_property
     def _widths(self) -> list[int]:
@@ -246,8 +248,7 @@ class Needs:
     @property
     def _forward(self) -> int:
         """Bytes of a forward pass that keeps two layers."""
-        pairs = [0, *self._widths]
-        widest = max(a + b for a, b in zip(pairs, self._widths, strict=False))
+        widest = max(a + b for a, b in zip([0, *self._widths], self._widths, strict=False))
         rows = self._rows if self.at_once is not None else max(self._rows, self.n_validation)
         return rows * widest * self._size + self._inputs
 
@@ -262,7 +263,7 @@ class Needs:
             [max(2 * b.n_out, b.n_out + b.n_in, 2 * b.n_in) for b in self._affine[1:]]
             + [self._affine[0].n_out]
         )
-        working = max(rows * widest, 9 * min(rows * max(self._widths), self._part)) * size
+        working = max(rows * widest, 5 * min(rows * max(self._widths), self._part)) * size
         return working + 3 * self.n_rows * K * size + self._inputs
 
     @property

@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 from dladmm.base.errors import InputError
+from dladmm.base.fields import shown
+from dladmm.base.spec import LARGEST
 from dladmm.compute.chunks import memmap_of
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN, Needs
 
@@ -17,7 +19,7 @@ MAPPED_CHUNKS = 8
 
 def bytes_of(limit: int | str) -> int:
     """A number of bytes, or text as ``"2GB"``, ``"500 MB"`` (powers of 1000) or ``"2GiB"`` (of 1024)."""
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+    if isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < LARGEST:
         return limit
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)(i?)B?\s*", str(limit), re.IGNORECASE)
     if isinstance(limit, str) and found is not None and float(found[1]) > 0:
@@ -25,7 +27,7 @@ def bytes_of(limit: int | str) -> int:
         if found[3]:
             unit = 1024 ** (list(UNITS).index(found[2].upper()))
         return int(float(found[1]) * unit)
-    raise InputError(f"max_memory must be a number of bytes above 0 or text as '2GB', got {limit!r}.")
+    raise InputError(f"max_memory must be a number of bytes above 0 or text as '2GB', got {shown(limit)}.")
 
 
 def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
+from dladmm.base.errors import InputTypeError
 from dladmm.blocks import Step
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -59,3 +61,44 @@ class OtherMethod(Method, Protocol):
 
 MethodFactory = Callable[[Engine, State], OtherMethod]
 """Makes the method of a run from the problem and the feasible start; it refuses what it cannot train."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a method asks of the problem that is made for it.
+
+    ``features``: X itself beside A~ of a graph, where A~ X would be formed beforehand. ``accelerated``: the objective
+    of accelerated mode, its scale of the inputs and its penalty.
+    """
+
+    features: bool = False
+    accelerated: bool = False
+
+
+NOTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class AskingFactory:
+    """A factory that asks something of the problem."""
+
+    make: MethodFactory
+    wanted: Wanted
+
+    def __call__(self, engine: Engine, state: State) -> OtherMethod:
+        return self.make(engine, state)
+
+
+def wanted_by(method: MethodFactory) -> Wanted:
+    """What the factory of a method asks for; nothing where it does not say."""
+    return method.wanted if isinstance(method, AskingFactory) else NOTHING
+
+
+def made_by(factory: MethodFactory, engine: Engine, state: State) -> OtherMethod:
+    """The method that a factory makes, checked to be one."""
+    made = factory(engine, state)
+    if not callable(getattr(made, "iterate", None)) or not isinstance(getattr(made, "engine", None), Engine):
+        raise InputTypeError(
+            f"method must return an object with iterate, engine and name, as dladmm.baselines do; got {made!r}."
+        )
+    return made

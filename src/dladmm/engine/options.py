@@ -13,6 +13,7 @@ from dladmm.engine.batches import Batches
 from dladmm.engine.memory_limit import bytes_of
 from dladmm.engine.method import Method, Plain
 from dladmm.engine.problem import State
+from dladmm.engine.schedule import Sweep
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -59,8 +60,10 @@ class TrainOptions:
         ``eps_abs * sqrt(size) + eps_rel * scale``, as in Boyd et al. (2011), Section 3.3; in accelerated mode also when
         ten iterations together lower the objective by less than ``eps_rel`` of it.
     ``dropout``
-        The share of the entries of X that a sweep does not see. Accelerated mode: 0.2 for samples, 0 for graphs.
+        The share of the entries of X that a sweep does not see. Accelerated mode: 0.2, and 0 for graphs and CNNs.
         Streaming mode: 0.1 for rows of features, from the second pass on, 0 for images.
+    ``sweep``
+        Accelerated mode: "backward" updates parameters once an iteration, not on the way forth too (docs/silos.md).
     ``scale_inputs``
         Train on inputs brought to a common scale (:mod:`dladmm.network.scaling`); the trained network takes X as it is.
     ``init_rule``, ``init_scale``, ``init_std``
@@ -77,8 +80,8 @@ class TrainOptions:
         Iterations between evaluations of the network and of the stationarity, which cost products of their own;
         ``None`` chooses 1 for small problems and 10 for large ones. The last iteration is always measured.
     ``compile``
-        On a GPU: elementwise work compiled into single kernels, and the launches of a quadratic iteration recorded and
-        replayed. It pays in long runs; the first iterations take seconds.
+        On a GPU. ``"auto"``: launches recorded and replayed, which needs no compiling. ``True``: elementwise work also
+        compiled by torch, which takes the first iterations 5 to 40 seconds. ``False``: launched one by one.
     ``precision``
         ``"tf32"``: on a GPU, large float32 products round their factors to TF32. ``"bfloat16"``: products that give a
         direction to go round theirs to bfloat16, the others on a GPU to TF32. Gram matrices stay in float32.
@@ -98,6 +101,7 @@ class TrainOptions:
     batch_size: int | None = None
     streaming: StreamingOptions = field(default_factory=StreamingOptions)
     dropout: float = 0.0
+    sweep: Sweep = "both"
     scale_inputs: bool = False
     init_rule: InitialRule = "he"
     init_scale: float = 0.2
@@ -105,7 +109,7 @@ class TrainOptions:
     start: Start = "feasible"
     rho_rule: RhoRule | None = None
     diagnostics_every: int | None = None
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"
     precision: Precision = "float32"
     max_memory: int | str | None = None
 
@@ -145,16 +149,17 @@ class TrainOptions:
         check_setting(self, "max_iter", int, "a whole number >= 1", lambda v: v >= 1)
         check_setting(self, "diagnostics_every", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
         check_setting(self, "dropout", float, "a number from 0 to below 1", lambda v: 0 <= v < 1)
-        for name in ("scale_inputs", "compile"):
-            check_setting(self, name, bool, "True or False")
+        check_setting(self, "scale_inputs", bool, "True or False")
+        if self.compile != "auto":
+            check_setting(self, "compile", bool, "True, False or 'auto'")
         if not isinstance(self.streaming, StreamingOptions):
             raise InputTypeError(f"streaming must be StreamingOptions(...), got {self.streaming!r}.")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
-        if self.precision not in get_args(Precision):
-            raise InputError(f"precision must be one of {get_args(Precision)}, got {self.precision!r}.")
-        if self.mode not in get_args(Mode):
-            raise InputError(f"mode must be one of {get_args(Mode)}, got {self.mode!r}.")
+        kinds = Precision, Mode, InitialRule, Start, Sweep
+        for name, allowed in zip(("precision", "mode", "init_rule", "start", "sweep"), kinds, strict=True):
+            if (own := getattr(self, name)) not in get_args(allowed):
+                raise InputError(f"{name} must be one of {get_args(allowed)}, got {own!r}.")
         if self.mode != "convergent" and (self.start != "feasible" or self.rho_rule is not None):
             raise InputError(
                 f"mode={self.mode!r} starts feasible and sets rho itself: leave start and rho_rule out."
@@ -168,13 +173,11 @@ class TrainOptions:
             raise InputError("batch_size is a setting of mode='streaming'.")
         if self.mode == "accelerated" and self.subproblems.penalise_bias:
             raise InputError("penalise_bias is a setting of mode='convergent'.")
-        for name, used in (("dropout", self.dropout > 0), ("ramps", self.subproblems.ramps)):
-            if self.mode == "convergent" and used:
+        plain, once = self.mode == "convergent", self.sweep != "both" and self.mode != "accelerated"
+        own_ones = ("sweep", once), ("dropout", plain and self.dropout > 0)
+        for name, used in (*own_ones, ("ramps", plain and self.subproblems.ramps)):
+            if used:
                 raise InputError(f"{name} is a setting of mode='accelerated'.")
-        if self.init_rule not in get_args(InitialRule):
-            raise InputError(f"init_rule must be one of {get_args(InitialRule)}, got {self.init_rule!r}.")
-        if self.start not in get_args(Start):
-            raise InputError(f"start must be one of {get_args(Start)}, got {self.start!r}.")
         if self.rho_rule not in (None, *get_args(RhoRule)):
             raise InputError(f"rho_rule must be None or one of {get_args(RhoRule)}, got {self.rho_rule!r}.")
 
@@ -186,7 +189,7 @@ class TrainOptions:
                 "mode='streaming' holds one batch at a time: leave max_memory out, and give a memmap or a generator of "
                 "batches where X does not fit into memory."
             )
-        if self.compile:
+        if self.compile is True:
             raise InputError("mode='streaming' records its launches itself: leave compile out.")
         defaults = SubproblemOptions()
         names = SubproblemOptions.__dataclass_fields__
@@ -291,6 +294,7 @@ def refuse_own_settings(options: TrainOptions) -> None:
 def execution_of(options: TrainOptions, method: Method, engine: Engine) -> Execution:
     """Passes compiled where that was asked for; launches recorded where the paper's sweep waits for nothing."""
     on_gpu = engine.x.is_cuda and engine.comm.alone
-    recorded = options.compile and on_gpu and isinstance(method, Plain) and engine.recordable
+    own = isinstance(method, (Plain, Accelerated))
+    recorded = options.compile is not False and on_gpu and own and engine.recordable
     rounded = options.precision == "bfloat16"
-    return Execution(compiled=options.compile, recorded=recorded, rounded_directions=rounded)
+    return Execution(compiled=options.compile is True, recorded=recorded, rounded_directions=rounded)

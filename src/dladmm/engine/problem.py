@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, cast
@@ -111,6 +111,8 @@ class Problem:
         Settings of execution; they change speed and rounding only.
     """
 
+    observed: Callable[[], Tensor] | None = None
+
     def __init__(
         self,
         chain: Chain,
@@ -135,19 +137,15 @@ class Problem:
         if self.options.penalise_bias and (other or not self.penalty.quadratic):
             what = f"networks of linear layers, not {other[0]}" if other else "an l2 penalty"
             raise InputError(f"penalise_bias is for {what}; leave it out.")
-        self._require(
-            counts is not None, Support.COUNTS, "sample weights cannot be used: they do not count in {}."
-        )
+        weighted = "sample weights cannot be used: they do not count in {}."
+        self._require(counts is not None, Support.COUNTS, weighted)
         self._require(
             chunk_rows is not None,
             Support.CHUNKS,
             "rows in chunks need a network of linear layers and known activations only; {} cannot.",
         )
-        self._require(
-            not comm.alone,
-            Support.RANKS,
-            "these blocks cannot be trained on several ranks: {}. Train on one.",
-        )
+        shared = "these blocks cannot be trained on several ranks: {}. Train on one."
+        self._require(not comm.alone, Support.RANKS, shared)
         self.shards = Shards.of(comm, len(x), counts) if shards is None else shards
         self.workspace = Workspace()
 
@@ -273,6 +271,14 @@ class Problem:
             gradient = concatenated(self.chunk_rows, pull_back, *inputs)
             gradients.insert(0, gradient)
         return gradients
+
+    def observe(self, params: Sequence[Params], outputs: Sequence[Tensor] | None = None) -> list[Params]:
+        """Renew the statistics of blocks that have them, by ``observed`` rows or by x; the parameters to hand out.
+
+        ``outputs`` are those of x, where they are known.
+        """
+        known = outputs if self.observed is None else None
+        return self.chain.observe(params, self.observed or (lambda: self.x), known)
 
     def penalty_value(self, params: Sequence[Params]) -> Tensor:
         """``sum_l Omega(W_l)``."""

@@ -8,7 +8,9 @@ output moves by about one.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +24,28 @@ TINY = 1e-20
 """Added to running squares before they are divided by."""
 
 
+Run = Callable[[Hashable, Callable[[], Any]], Any]
+"""``run(name, part)``: how a part of a sweep is executed; what it returns."""
+
+
+def called(name: Hashable, part: Callable[[], Any]) -> Any:
+    """The part as it is."""
+    return part()
+
+
+class Shares:
+    """Numbers that the host sets before a sweep and the sweep reads on the device."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.metric, self.lengths, self.average, self.fading = (like.new_zeros(()) for _ in range(4))
+
+
+def in_turn(calls: Sequence[Callable[[], None]]) -> None:
+    """Make calls that need one another's results."""
+    for call in calls:
+        call()
+
+
 class RunningBlock(Protocol):
     """What streaming mode asks of the running sums of a block with parameters."""
 
@@ -29,6 +53,8 @@ class RunningBlock(Protocol):
     """The block, in a graph's part that of the part."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
+    observes_apart: bool
+    """Whether :meth:`observe_inputs` needs nothing of :meth:`aim`: their sums may then travel together."""
 
     @property
     def moves(self) -> Params:
@@ -72,7 +98,7 @@ class RunningLeastSquares:
     reaches it.
     """
 
-    recordable = True
+    recordable = observes_apart = True
 
     def __init__(self, block: Block, params: Params, operator: Operator) -> None:
         self.block, self.n_inputs = block, operator.n_inputs
@@ -112,13 +138,16 @@ class RunningLeastSquares:
     ) -> None:
         operator = self.block.linear_operator(params, v, prediction, work)
         assert operator is not None
-        second, first = operator.moments(self.centre if self.bias else None, self.metric.sketch)
+        centre, sketch = self.centre if self.bias else None, self.metric.sketch
+        (second, first), length = work.at_once(
+            partial(operator.moments, centre, sketch), partial(norm, gradient, work)
+        )
         self.metric.second.lerp_(second.to(self.centre.dtype), share)
         if first is not None:
             self.first.lerp_(first.to(self.first.dtype), share)
         # Per sample, not per row: the gradient is that of a mean over samples
         outputs = gradient[0].numel() / _positions(gradient)
-        root = norm(gradient, work) * (work.samples(len(v)) / outputs) ** 0.5
+        root = length * (work.samples(len(v)) / outputs) ** 0.5
         self.spread.lerp_(root.square().to(self.spread.dtype), share)
 
     def refactor(self, damping: float) -> None:
@@ -157,10 +186,10 @@ def _positions(gradient: Tensor) -> int:
 class RunningGradient:
     """Running direction, the gradient over its running root mean square, for a block not linear in its parameters."""
 
-    recordable = False
+    observes_apart = False
 
     def __init__(self, block: Block, params: Params) -> None:
-        self.block = block
+        self.block, self.recordable = block, block.records_gradients
         self.square, self._moves, self._latest = (
             {name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3)
         )
@@ -181,7 +210,8 @@ class RunningGradient:
         work: Work,
         keep: float,
     ) -> None:
-        self._latest = self.block.parameter_gradient(params, v, gradient, work)
+        for name, g in self.block.parameter_gradient(params, v, gradient, work).items():
+            self._latest[name].copy_(g)  # in its place: recorded launches find it there
         for name, d in self._direction(self._latest, decay).items():
             self._moves[name].lerp_(d * self.scale, 1 - keep)
 
@@ -215,3 +245,15 @@ class RunningGradient:
         found = {"scale": self.scale, "length": self.length}
         found |= {f"moves.{name}": m for name, m in self._moves.items()}
         return found | {f"square.{name}": g for name, g in self.square.items()}
+
+
+def running_block(block: Block, params: Params, v: Tensor, prediction: Tensor, work: Work) -> RunningBlock:
+    """Empty running sums of a block with parameters: least squares where it is linear in them."""
+    if block.rows_used(v, work) is not None:
+        from dladmm.engine.running_table import RunningTable
+
+        return RunningTable(block, params)
+    operator = block.linear_operator(params, v, prediction, work)
+    if operator is None:
+        return RunningGradient(block, params)
+    return RunningLeastSquares(block, params, operator)

@@ -16,7 +16,7 @@ class RunningTable:
     :class:`~dladmm.engine.running.RunningLeastSquares`.
     """
 
-    recordable = False
+    recordable, observes_apart = False, True
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block, W = block, params["W"]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dladmm.compute.execution import NO_PLAN, UpdatePlan
+from dladmm.compute.workspace import NO_PLAN, UpdatePlan
 from dladmm.network.chain import Chain
 
 
@@ -30,6 +30,7 @@ class Update:
 
 
 Schedule = tuple[Update, ...]
+Sweep = Literal["both", "backward"]
 
 
 def paper_schedule(n_links: int) -> Schedule:
@@ -41,6 +42,15 @@ def paper_schedule(n_links: int) -> Schedule:
     ]
     forward = [Update(variable, l, (True,)) for l in range(n_links) for variable in ("parameters", "output")]
     return (*backward, *forward)
+
+
+def schedule_of(n_links: int, sweep: Sweep) -> Schedule:
+    """The paper's order, or the same with parameters updated on the way back alone.
+
+    What is left still lowers the Lagrangian, update by update (Lemma 5).
+    """
+    whole = paper_schedule(n_links)
+    return whole if sweep == "both" else tuple(u for u in whole if u.variable == "output" or not u.order[0])
 
 
 def planned(

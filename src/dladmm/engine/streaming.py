@@ -26,10 +26,11 @@ from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Recorder
-from dladmm.engine.batch_sweep import NEWEST, BatchSweep, Run, called
-from dladmm.engine.batches import Batch, Batches
+from dladmm.engine.batch_sweep import NEWEST, BatchSweep
+from dladmm.engine.batches import ArrayBatches, Batch, Batches
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
+from dladmm.engine.running import Run, called
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.network.scaling import Scaling
@@ -42,6 +43,9 @@ GROWTH = 2
 
 METRIC_AGE = 4.0
 """The h-th of these counts ``age / (h + age - 1)`` in the metric, ``(a + 1) / (h + a)`` in the average."""
+
+OBSERVED = 1 << 16
+"""Rows at most that the statistics of a batch normalisation are taken over after a pass."""
 
 NUMBERS = (
     "step_number", "heavy_steps", "finished_passes", "done_in_pass", "next_factoring", "batches_in_pass"
@@ -70,8 +74,10 @@ class Streaming:
         self.engine, self.batches, self.passes, self.options = engine, batches, passes, options
         dense = engine.chain.blocks[0].n_in is not None  # dropped pixels cost a convolution accuracy
         self.dropout, self.seed, self.scaling = dropout if dense else 0.0, seed, scaling
+        self._watch()
         state.predictions = list(state.outputs)  # of the monitor sample all links hold: one memory for both
         self.sweeps = BatchSweep(engine, state.clone_parameters(), options, batches.n_samples)
+        self.sweeps.shards = batches.shards if isinstance(batches, ArrayBatches) else None
         self.step_number = self.heavy_steps = self.finished_passes = self.done_in_pass = 0
         self.batches_in_pass = batches.batches_per_pass() or 0
         """0 where only the end of the first pass tells."""
@@ -111,7 +117,9 @@ class Streaming:
         """Go on with other batches, whose samples come to those seen before, for one pass."""
         self.batches, self.batches_in_pass = batches, batches.batches_per_pass() or 0
         self.passes = self.finished_passes + 1
+        self._watch()
         self.sweeps.n_samples = (self.sweeps.n_samples or 0.0) + (batches.n_samples or 0.0)
+        self.sweeps.shards = batches.shards if isinstance(batches, ArrayBatches) else None
         self._held = None  # the number of samples is part of a recording
 
     def hand_out(self, state: State) -> None:
@@ -220,6 +228,16 @@ class Streaming:
             x = x * (chances >= self.dropout) / (1 - self.dropout)
         return batch.with_x(x)
 
+    def _watch(self) -> None:
+        """Let statistics of the trained network be of many rows where they are at hand, else of the monitor sample."""
+        given, seen = self.batches, len(self.engine.x)
+        dense = isinstance(given, ArrayBatches) and given.x.layout == torch.strided and len(given.x) > seen
+        self.engine.observed = self._observed if dense else None
+
+    def _observed(self) -> Tensor:
+        assert isinstance(self.batches, ArrayBatches)
+        return self._prepared(self.batches.spread(OBSERVED).on(self.engine.x.device), None).x
+
     # Recorded launches -----------------------------------------------------------------------------------------
 
     def _recordable(self, batch: Batch) -> bool:
@@ -228,8 +246,10 @@ class Streaming:
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()
         linear = all(block.recordable for block in running)
-        penalties = (self.engine.penalty_of(l) for l in range(len(self.engine.chain)))
-        smooth = all(penalty.quadratic is not None for penalty in penalties)
+        constraints = (block.constraint for block in self.engine.chain)
+        smooth = self.engine.penalty.quadratic is not None and all(
+            c is None or c.records for c in constraints
+        )
         same = self._held is None or self._held.x.shape == batch.x.shape
         plain = plain and not self.engine.chain.draws
         return batch.x.is_cuda and plain and linear and smooth and same
@@ -237,9 +257,8 @@ class Streaming:
     def _held_batch(self, batch: Batch, chances: Tensor | None) -> tuple[Batch, Tensor | None]:
         """The batch and the chances copied to where the recorded launches find them."""
         if self._held is None or (self._held_chances is None) != (chances is None):
-            self._held = Batch(
-                batch.x.clone(), batch.target.clone()
-            )  # the caller's memory stays the caller's
+            # The caller's memory stays the caller's
+            self._held = Batch(batch.x.clone(), batch.target.clone())
             self._held_chances = chances
             self._recorder.forget()
         else:

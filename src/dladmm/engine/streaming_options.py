@@ -17,17 +17,19 @@ class StreamingOptions:
         Of the least-squares steps, over the mean eigenvalue of the metric.
     momentum : float
         What older gradients count in the running one.
-    stretch : float
-        The multiple of the Gauss-Newton step that is taken. With momentum .5 steps are stable up to 6 of it.
-    largest_change : float
+    stretch : float or None
+        The multiple of the Gauss-Newton step that is taken. With momentum .5 steps are stable up to 6 of it. None is
+        1.5, and 3 for a planned run of a network with jumps (docs/signs.md).
+    largest_change : float or None
         Bound on the mean square change of the outputs in one step, in the metric of the loss: for softmax
-        cross-entropy that is twice the KL divergence between the predictions before and after.
+        cross-entropy that is twice the KL divergence between the predictions before and after. None is 0.3, and 1 for
+        a planned run of a network with jumps.
     largest_relative_change : float
         Bound on the sum of the relative changes of the hidden links in one step. In deep networks the quadratic model
         of the loss does not see them.
     smoothing : float or None
         The share of every label that is spread over all classes; None is 0.1 for 50,000 samples or more, and in
-        proportion less for fewer.
+        proportion less for fewer; 0.1 for networks with jumps.
     averaging : float
         How far back the averaged network reaches: about the last ``1/(averaging + 1)`` of the run.
     planned : bool
@@ -40,8 +42,8 @@ class StreamingOptions:
 
     damping: float = 10.0
     momentum: float = 0.5
-    stretch: float = 1.5
-    largest_change: float = 0.3
+    stretch: float | None = None
+    largest_change: float | None = None
     largest_relative_change: float = 0.5
     smoothing: float | None = None
     averaging: float = 8.0
@@ -53,7 +55,20 @@ class StreamingOptions:
         share = "a number from 0 to below 1"
         check_setting(self, "momentum", float, share, lambda v: 0 <= v < 1)
         check_setting(self, "smoothing", float, share, lambda v: 0 <= v < 1, optional=True)
-        for name in ("stretch", "largest_change", "largest_relative_change", "averaging"):
+        for name in ("largest_relative_change", "averaging"):
             check_setting(self, name, float, "a number > 0", lambda v: v > 0)
+        for name in ("stretch", "largest_change"):
+            check_setting(self, name, float, "a number > 0", lambda v: v > 0, optional=True)
         check_setting(self, "planned", bool, "True or False")
         check_setting(self, "slowing", float, "a number > 0", lambda v: v > 0, optional=True)
+
+    def bounds(self, jumps: bool) -> tuple[float, float]:
+        """``stretch`` and ``largest_change`` of a network with jumps, or of another.
+
+        Weights and units of few levels move when much is asked of them, and steps of a planned run end short anyway.
+        """
+        stretch, change = (3.0, 1.0) if jumps and self.planned else (1.5, 0.3)
+        return (
+            stretch if self.stretch is None else self.stretch,
+            change if self.largest_change is None else self.largest_change,
+        )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step, Term, Work
 from dladmm.compute.chunks import concatenated
-from dladmm.compute.execution import UpdatePlan
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
+from dladmm.compute.workspace import UpdatePlan
+from dladmm.engine.batches import Batches
 from dladmm.engine.lagrangian import MeasuredProblem
 from dladmm.engine.problem import State
 from dladmm.engine.schedule import Schedule, Update, paper_schedule, planned
@@ -37,28 +39,42 @@ class Engine(MeasuredProblem):
         self._plans: dict[Hashable, list[tuple[Update, UpdatePlan]]] = {}
 
     @torch.no_grad()
-    def sweep(self, state: State, gradients: Sequence[Tensor] | None = None) -> list[Step]:
+    def sweep(self, state: State, gradients: Sequence[Tensor | None] | None = None) -> list[Step]:
         """One iteration: the updates of the schedule, then ``r = V_n - g_n`` and ``u += rho r``.
 
         ``gradients`` are those of R at a feasible state (:meth:`output_gradients`). With them, the penalty of a block
-        counts by the share of that gradient which reaches the block in the backward sweep, so that the two keep the
-        proportion they have in the true objective.
+        counts by the share of that gradient which reaches the block when it is updated first, in the backward sweep, so
+        that the two keep the proportion they have in the true objective.
         """
         steps: list[Step] = []
         penalties: list[Regularizer] = [self.penalty_of(l) for l in range(len(self.chain))]
         sweep_values: dict[Hashable, Any] = {}
+        shared: set[int] = set()
         for update, plan in self._planned(state, continues=gradients is None):
             if update.variable == "output":
                 steps += self._update_output(state, update, plan, sweep_values)
                 continue
             l = update.link
-            backward = not update.order[0]
-            if gradients is not None and backward and self.chain.blocks[l].penalised:
-                share = gradient_share(self.term(state, l), gradients[l], self.work(l))
+            block, v, term = self.chain.blocks[l], self.input(state, l), self.term(state, l)
+            work = self._work_of(state, l, update, plan, sweep_values)
+            gradient = None if gradients is None or l in shared else gradients[l]
+            if gradient is not None and block.penalised:
+                shared.add(l)
+                share, _ = self.comm.at_once(
+                    partial(gradient_share, term, gradient, self.work(l)),
+                    partial(block.fetch_sums, v, term, work),
+                )
                 penalties[l] = self.penalty_of(l).times(share)
-            steps += self._update_parameters(state, update, plan, penalties[l], sweep_values)
+            steps += block.update_parameters(state.params[l], v, term, penalties[l], work)
         state.u.add_(state.residual, alpha=state.rho)
         return steps
+
+    def largest_product(self, state: State, batches: Batches | None) -> float:
+        """Multiplications of the largest product of a sweep; infinite where the rows of its batches are not known."""
+        rows = self.n_rows if batches is None else batches.rows_at_once
+        widths = [v.shape[1:].numel() for v in state.outputs]
+        inner = [max((p.shape[1:].numel() for p in params.values()), default=0) for params in state.params]
+        return rows * max(out * n_in for out, n_in in zip(widths, inner, strict=True))
 
     def _planned(self, state: State, *, continues: bool) -> list[tuple[Update, UpdatePlan]]:
         """The updates that have something to do, planned once. Nothing is prepared where rows come in chunks."""
@@ -71,20 +87,6 @@ class Engine(MeasuredProblem):
                 self.schedule, self.chain, idle, joined=joined, prepared=whole, continues=continues
             )
         return self._plans[asked]
-
-    def _update_parameters(
-        self,
-        state: State,
-        update: Update,
-        plan: UpdatePlan,
-        penalty: Regularizer,
-        values: dict[Hashable, Any],
-    ) -> list[Step]:
-        """``B_l``: solved by block l, which knows how its output depends on its parameters."""
-        l = update.link
-        work = self._work_of(state, l, update, plan, values)
-        block, v = self.chain.blocks[l], self.input(state, l)
-        return block.update_parameters(state.params[l], v, self.term(state, l), penalty, work)
 
     def _update_output(
         self, state: State, update: Update, plan: UpdatePlan, values: dict[Hashable, Any]

@@ -8,16 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from dladmm.api.choosing import best_dtype
+from dladmm.api.arguments import best_dtype
 from dladmm.api.cross_fit import fit_cross_fitted
 from dladmm.api.train import train
 from dladmm.base.errors import InputError
@@ -26,26 +24,27 @@ from dladmm.callbacks import Callback
 from dladmm.engine.batches import default_passes
 from dladmm.engine.options import AutoMode, given, make_options
 from dladmm.estimators.checks import (
+    Array,
+    Named,
     dense,
     finite_output,
+    held_out,
     keep_state,
     progress,
     rows_per_batch,
     rows_that_count,
     widths,
 )
-from dladmm.estimators.choosing import CROSS_FITTED, mode_of
+from dladmm.estimators.choosing import CROSS_FITTED, mode_of, normalises
 from dladmm.estimators.curves import Curves
 from dladmm.estimators.incremental import Incremental
 from dladmm.estimators.monotone import Monotone
-from dladmm.estimators.names import Named
 from dladmm.estimators.saving import Saved
 from dladmm.estimators.tabular import Tabular
 from dladmm.losses import Loss
+from dladmm.network.chain import Chain, mlp
 from dladmm.training.checks import check_callbacks, check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
-
-Array = NDArray[Any]
 
 ITERATIONS = 200
 """The default of ``max_iter`` in the modes that see all rows in every iteration."""
@@ -80,6 +79,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         max_memory: int | str | None = None,
         categorical_features: Any = "auto",
         monotone_constraints: Any = None,
+        weights: Any = None,
         callbacks: Sequence[Callback] = (),
         verbose: bool = False,
     ) -> None:
@@ -106,6 +106,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.max_memory = max_memory
         self.categorical_features = categorical_features
         self.monotone_constraints = monotone_constraints
+        self.weights = weights
         self.callbacks = callbacks
         self.verbose = verbose
 
@@ -126,20 +127,21 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = rows_that_count(X, y, sample_weight)
-        mode = mode_of(self, X) if self.mode == "auto" else str(self.mode)
+        mode = mode_of(self, X, weight) if self.mode == "auto" else str(self.mode)
         batch_size = rows_per_batch(self.batch_size)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)
         validation, stopping = None, []
         if self.early_stopping:
-            X, y, weight, validation, stopping = self._hold_out(X, y, weight, seed)
+            X, y, weight, validation, stopping = held_out(self, X, y, weight, seed)
         dtype = self._choose_dtype(X.shape[0], mode)
         device = check_device(self.device)
-        keep = self._goes_on()
+        keep = self._continues()
         if keep:
             self._check_same_network()
-        model = self.module_ if keep else self._chain(X.shape[1], n_outputs)
+        normalised = mode == "streaming" and weight is None and normalises(self)
+        model = self.module_ if keep else self._chain(X.shape[1], n_outputs, normalised)
         max_iter = self._iterations(X.shape[0], model, mode)
         with warnings.catch_warnings():
             if self.rho is not None:
@@ -163,6 +165,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
                 a_solver=self.a_solver,
                 max_iter=max_iter,
                 eps_rel=self.tol,
+                weights=self.weights,
                 **given(
                     rho=self.rho,
                     nu=self.nu,
@@ -209,9 +212,10 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
             return ITERATIONS
         kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
         images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
-        return default_passes(n_rows, rows_per_batch(self.batch_size), convolutions=images)
+        jumps = isinstance(model, Chain) and model.has_jumps
+        return default_passes(n_rows, rows_per_batch(self.batch_size), convolutions=images, jumps=jumps)
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
         """Whether ``fit`` continues with the fitted network and its inputs."""
         return bool(self.warm_start) and hasattr(self, "module_")
 
@@ -228,33 +232,16 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
                 "set it back, or warm_start=False to start again."
             )
 
-    def _hold_out(self, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
-        """Split off ``validation_fraction`` of the rows: X, y, weight, (X, y) held out, and the callback."""
-        from dladmm.callbacks import EarlyStopping
-
-        stratify = y if isinstance(self, ClassifierMixin) and y.ndim == 1 else None
-        index = np.arange(X.shape[0])
-        try:
-            kept, held = train_test_split(
-                index, test_size=self.validation_fraction, random_state=seed, stratify=stratify
-            )
-        except ValueError as error:
-            raise InputError(
-                f"validation_fraction={self.validation_fraction!r} of {len(index)} rows cannot be held back: {error}"
-            ) from error
-        monitor = "val_accuracy" if isinstance(self, ClassifierMixin) else "val_loss"
-        stopping = [EarlyStopping(monitor=monitor, patience=self.n_iter_no_change)]
-        held_x = X[held].toarray() if sparse.issparse(X) else X[held]
-        return X[kept], y[kept], None if weight is None else weight[kept], (held_x, y[held]), stopping
-
     def _choose_dtype(self, n_rows: int, mode: str) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
         widest = max(widths(self.hidden_layer_sizes), default=1)
         return best_dtype(n_rows, widest, mode, check_device(self.device))
 
-    def _chain(self, n_in: int, n_outputs: int) -> Any:
-        return self._network([n_in, *widths(self.hidden_layer_sizes), n_outputs])
+    def _chain(self, n_in: int, n_outputs: int, normalised: bool = False) -> Any:
+        sizes = [n_in, *widths(self.hidden_layer_sizes), n_outputs]
+        chain = mlp(sizes, self.activation, normalised=normalised)
+        return chain if self.monotone_constraints is None else self._constrained(chain, sizes)
 
     def _set_fitted(self, result: Result, loss: Loss, max_iter: int) -> None:
         """Store the result and warn where training did not converge; streaming mode ends after its passes."""
@@ -281,7 +268,8 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.n_outputs_ = self.coefs_[-1].shape[1]
         self.loss_ = result.history.last("loss")
         self._loss = loss
-        self._prove()
+        if self.monotone_constraints is not None:
+            self._prove()
 
     # Prediction ------------------------------------------------------------------------------------------------
 

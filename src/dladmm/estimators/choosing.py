@@ -16,8 +16,19 @@ SOLVER_SETTINGS: dict[str, Any] = {
 """What streaming mode refuses, and what it is if nobody has asked for it."""
 
 
-def mode_of(estimator: Any, X: Any) -> str:
-    """What "auto" stands for with these settings and these rows X (N, n_features)."""
+def normalises(estimator: Any) -> bool:
+    """Whether the network normalises its batches inside: with jumps, in streaming mode, where nothing forbids it.
+
+    Sample weights do (statistics of a batch count every row once), and so do several ranks and monotone constraints.
+    """
+    jumps = get_activation(estimator.activation).n_levels > 0
+    return jumps and estimator.monotone_constraints is None and current().alone
+
+
+def mode_of(estimator: Any, X: Any, weight: Any = None) -> str:
+    """What "auto" stands for with these settings and these rows X (N, n_features), counted by ``weight``."""
+    if getattr(estimator, "weights", None) is not None:
+        return "streaming"
     one_network = (
         not _is(estimator.regularizer, "auto")
         or bool(estimator.early_stopping)
@@ -32,6 +43,7 @@ def mode_of(estimator: Any, X: Any) -> str:
             not _is(getattr(estimator, name), default) for name, default in SOLVER_SETTINGS.items()
         ),
         one_network=one_network,
+        jumps=weight is None and normalises(estimator) and not estimator.warm_start,
     )
 
 
@@ -39,4 +51,4 @@ def _is(value: Any, default: Any) -> bool:
     return value is None if default is None else isinstance(value, str) and value == default
 
 
-__all__ = ["CROSS_FITTED", "mode_of"]
+__all__ = ["CROSS_FITTED", "mode_of", "normalises"]

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -22,17 +21,23 @@ from dladmm.base.history import Status
 from dladmm.callbacks import Callback, EarlyStopping
 from dladmm.compute.sparse import csr_tensor
 from dladmm.engine.options import Mode, given
-from dladmm.estimators.checks import classes_of, finite_output, keep_state, progress, widths
+from dladmm.estimators.checks import (
+    Array,
+    Named,
+    check_parameters,
+    classes_of,
+    finite_output,
+    keep_state,
+    progress,
+    widths,
+)
 from dladmm.estimators.curves import Curves
 from dladmm.estimators.graph_input import graph_input, of_split
-from dladmm.estimators.names import Named
 from dladmm.estimators.saving import Saved
 from dladmm.losses import Loss, get_loss
 from dladmm.network.given_graph import graph_fields, is_graph
 from dladmm.network.graph import check_node_features, check_node_mask
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
-
-Array = NDArray[Any]
 
 
 class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -169,6 +174,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         split : int, optional
             Which column of masks with several splits, from 0 on; ``score`` takes the same unless told otherwise.
         """
+        check_parameters(self)
         x, edges, labels, mask, val = graph_input(
             X, y, edge_index, train_mask, val_mask, split, needs_val=bool(self.early_stopping)
         )
@@ -181,6 +187,8 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         loss = get_loss("cross_entropy" if self.loss is None else self.loss)
         if loss.kind != "classification":
             raise InputError(f"loss must be a classification loss, got {loss.name!r}.")
+        best = EarlyStopping(monitor="val_accuracy", patience=self.n_iter_no_change)
+        stopping = [best] if self.early_stopping else []
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
@@ -207,7 +215,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
                 random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),
                 device=self.device,
                 dtype=self.dtype,
-                callbacks=[*progress(self), *self.callbacks, *self._stopping()],
+                callbacks=[*progress(self), *self.callbacks, *stopping],
             )
         self._remember(result, loss)
         self.split_ = split
@@ -215,11 +223,6 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
             message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return self
-
-    def _stopping(self) -> list[Callback]:
-        if not self.early_stopping:
-            return []
-        return [EarlyStopping(monitor="val_accuracy", patience=self.n_iter_no_change)]
 
     def _remember(self, result: Result, loss: Loss) -> None:
         self.module_: nn.Module = result.module

@@ -15,6 +15,7 @@ from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.estimators.checks import rows_per_batch, rows_that_count
+from dladmm.estimators.choosing import normalises
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.result import Result
@@ -62,7 +63,7 @@ class Incremental:
         rows = rows_per_batch(own.batch_size)
         batch_size: dict[str, Any] = {} if rows is None else {"batch_size": rows}
         return sample_trainer(
-            own.module_ if keep else own._chain(X.shape[1], n_outputs),
+            own.module_ if keep else own._chain(X.shape[1], n_outputs, weight is None and normalises(own)),
             X,
             y,
             loss=loss,
@@ -75,6 +76,7 @@ class Incremental:
             callbacks=own._callbacks(),
             one_class=True,
             mode="streaming",
+            weights=own.weights,
             max_iter=1,
             dropout=0.0,
             streaming=StreamingOptions(planned=False),

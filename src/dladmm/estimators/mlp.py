@@ -15,7 +15,7 @@ from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.engine.options import AutoMode
 from dladmm.estimators.base import MLPBase
-from dladmm.estimators.labels import Labels, labels_of, weighted_by_class
+from dladmm.estimators.checks import Labels, check_parameters, labels_of, weighted_by_class
 from dladmm.losses import BinaryLogistic, Loss, Multilabel, get_loss
 
 Array = NDArray[Any]
@@ -83,6 +83,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     monotone_constraints : dict or list of {-1, 0, 1}, optional
         1 where the prediction (of two classes, the probability of the second) must not fall with a feature, -1 where it
         must not rise; by feature, or a dictionary by column name. The signs of the weights force it (docs/tables.md).
+    weights : {"real", "binary", "ternary"}, int, dict, WeightSet or a list of these, optional
+        The set that the weights of all layers but the last are of: +1 and -1, also 0, or a grid of so many bits; a list
+        has one for every layer. Trained with ``mode="streaming"`` (docs/signs.md).
     class_weight : dict, "balanced" or None
         How often rows of each class count, ``{label: weight}`` (1 where a label is left out); "balanced" lets all
         classes count alike. Multiplied with ``sample_weight``.
@@ -122,11 +125,12 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     of every row by the copy that never saw it (``val_loss`` of the history) ends the run, says which parameters are
     kept, and how sharp probabilities are. The copies are then merged into one network of so many times the width, whose
     output is their mean; features are standardised and outliers drawn in by its first layer,
-    :class:`~dladmm.network.soft_clip.SoftClip`. A row of the history is one or several passes.
+    :class:`~dladmm.network.table_inputs.TableInputs`. A row of the history is one or several passes.
 
     "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, early stopping,
-    a warm start, activations with jumps, fewer than 20 rows, more than 2,000 features, or several
-    ranks; docs/defaults.md has the rules and what they are worth.
+    a warm start, fewer than 20 rows, more than 2,000 features, or several ranks, and "streaming" with activations that
+    have jumps (sign, step, quantised), whose batches are then normalised inside the network; docs/defaults.md has the
+    rules and what they are worth.
 
     Examples
     --------
@@ -166,6 +170,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         verbose: bool = False,
         categorical_features: Any = "auto",
         monotone_constraints: Any = None,
+        weights: Any = None,
         class_weight: Any = None,
     ) -> None:
         super().__init__(
@@ -174,7 +179,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
             early_stopping=early_stopping, validation_fraction=validation_fraction,
             n_iter_no_change=n_iter_no_change, warm_start=warm_start, random_state=random_state, device=device,
             dtype=dtype, max_memory=max_memory, callbacks=callbacks, verbose=verbose,
-            categorical_features=categorical_features, monotone_constraints=monotone_constraints,
+            categorical_features=categorical_features, monotone_constraints=monotone_constraints, weights=weights,
         )  # fmt: skip
         self.class_weight = class_weight
 
@@ -196,7 +201,8 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
-        X, y = self._validated(X, y, reset=not self._goes_on())
+        check_parameters(self)
+        X, y = self._validated(X, y, reset=not self._continues())
         labels = labels_of(y)
         if (
             self.warm_start
@@ -226,6 +232,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
+        check_parameters(self)
         first = not hasattr(self, "module_")
         known = Labels.of_first_call(self, classes)
         X, y = self._validated(X, y, reset=first)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
+from dladmm.api.given import takes
 from dladmm.base.errors import InputTypeError
+from dladmm.blocks.base import layer_of
 from dladmm.callbacks import Callback
 from dladmm.engine.options import Mode
 from dladmm.estimators.checks import keep_state
@@ -17,7 +20,6 @@ from dladmm.estimators.regressor import MLPRegressor
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
 from dladmm.training.result import Result
-from dladmm.training.wording import takes
 
 Factory = Callable[[int, int], nn.Module]
 
@@ -37,14 +39,15 @@ class FromFactory:
         """Weights that the factory loads or trains are started from, those that torch draws are drawn anew."""
         return "fresh" if self.module_factory is None else "auto"
 
-    def _chain(self, n_in: int, n_outputs: int) -> Any:
-        make = self.module_factory or _one_hidden_layer
+    def _chain(self, n_in: int, n_outputs: int, normalised: bool = False) -> Any:
+        make = _one_hidden_layer if self.module_factory is None else self.module_factory
         if isinstance(make, nn.Module):
             raise InputTypeError(
                 f"module_factory is a network, {type(make).__name__}; give a function that makes one: "
                 "ModuleClassifier(lambda n_features, n_outputs: network)."
             )
-        if not callable(make) or not takes(make, n_in, n_outputs):
+        other_class = isinstance(make, type) and not issubclass(make, nn.Module)
+        if not callable(make) or other_class or not takes(make, n_in, n_outputs):
             raise InputTypeError(
                 "module_factory must be a function of two numbers, of features and of outputs, that returns a network; "
                 f"got {make!r}. For a class: lambda n_features, n_outputs: Network(...)."
@@ -213,9 +216,9 @@ class ModuleRegressor(FromFactory, MLPRegressor):
 
 
 def _one_hidden_layer(n_features: int, n_outputs: int) -> nn.Module:
-    # train draws fresh weights; skip_init leaves torch's global generator unchanged
+    # train draws fresh weights; so torch's global generator stays unchanged
     first, last = (
-        nn.utils.skip_init(nn.Linear, *sizes)  # type: ignore[no-untyped-call]
+        layer_of(nn.Linear, *sizes, params={"W": torch.zeros(sizes[::-1]), "b": torch.zeros(sizes[1])})
         for sizes in ((n_features, 100), (100, n_outputs))
     )
     return nn.Sequential(first, nn.ReLU(), last)

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.network.chain import Chain, mlp
+from dladmm.network.chain import Chain
 from dladmm.network.monotone import check_monotone_activation, constrain, directions, weight_signs
 from dladmm.tables import TableEncoder
 
@@ -22,10 +22,9 @@ class Monotone:
     n_features_in_: int
     encoder_: TableEncoder | None
 
-    def _network(self, sizes: Sequence[int]) -> Chain:
-        """An MLP of these widths, its weights constrained as asked."""
-        own: Any = self
-        chain, signs = mlp(sizes, own.activation), self._weight_signs(sizes)
+    def _constrained(self, chain: Chain, sizes: Sequence[int]) -> Chain:
+        """The MLP of these widths, its weights constrained as asked."""
+        signs = self._weight_signs(sizes)
         return chain if signs is None else constrain(chain, signs)
 
     def _weight_signs(self, sizes: Sequence[int]) -> list[Tensor] | None:
@@ -42,6 +41,8 @@ class Monotone:
         if own.mode == "convergent" or own.warm_start:
             name = "mode='convergent'" if own.mode == "convergent" else "warm_start=True"
             raise InputError(f"monotone_constraints cannot be kept with {name}; leave one of the two out.")
+        if own.weights is not None:
+            raise InputError("monotone_constraints cannot be kept beside weights; leave one of the two out.")
         check_monotone_activation(own.activation)
         return weight_signs(sizes, self._of_inputs(asked, sizes[0]), self._of_outputs(sizes[-1]))
 

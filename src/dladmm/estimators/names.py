@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any, Self
-
-from dladmm.base.errors import InputTypeError
 
 _STEPS = "there is no learning rate: step lengths follow from the curvature of the loss. Leave it out."
 _PASSES = "the number of passes or iterations is max_iter here."
@@ -51,35 +48,13 @@ ANSWERS = {
 """What a parameter of other libraries is here, in words; names that are parameters here are not asked for."""
 
 
-class Named:
-    """Mixin: parameters that are called otherwise in other libraries are answered with the name here."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        _answer(cls, kwargs)
-        _refuse_unknown(cls, kwargs)
-        return super().__new__(cls)
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name, as in scikit-learn."""
-        _answer(type(self), params)
-        return super().set_params(**params)  # type: ignore[misc, no-any-return]
-
-
-def _answer(cls: type, given: dict[str, Any]) -> None:
-    for name in given:
-        if name in ANSWERS and name not in cls._get_param_names():  # type: ignore[attr-defined]
-            raise InputTypeError(f"{cls.__name__} has no parameter {name!r}: {ANSWERS[name]}")
-
-
-def _refuse_unknown(cls: type, given: dict[str, Any]) -> None:
-    """Raise for a name that nobody has, with the nearest of those that are there."""
-    known = cls._get_param_names()  # type: ignore[attr-defined]
-    for name in given:
-        if name in known:
-            continue
-        if name.startswith("module__"):
-            hint = "what the network is made with goes into the function that is given as module_factory."
-        else:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-        raise InputTypeError(f"{cls.__name__} has no parameter {name!r}: {hint}")
+def refusal(estimator: str, name: str, known: list[str]) -> str:
+    """What is said of a parameter that an estimator does not have: its name here, or the nearest of those there are."""
+    if name in ANSWERS:
+        hint = ANSWERS[name]
+    elif name.startswith("module__"):
+        hint = "what the network is made with goes into the function that is given as module_factory."
+    else:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    return f"{estimator} has no parameter {name!r}: {hint}"

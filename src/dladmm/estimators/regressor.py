@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 
 from dladmm.base.errors import InputError
 from dladmm.estimators.base import MLPBase
+from dladmm.estimators.checks import check_parameters
 from dladmm.estimators.documented import with_parameters_of
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.losses import Loss, get_loss
@@ -55,7 +56,8 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
         sample_weight : array of shape (n_samples,), optional
             How often each sample counts, 0 or more.
         """
-        X, y = self._numbers(X, y, reset=not self._goes_on(), multi_output=True, y_numeric=True)
+        check_parameters(self)
+        X, y = self._numbers(X, y, reset=not self._continues(), multi_output=True, y_numeric=True)
         self._single = y.ndim == 1
         target = y.reshape(len(y), -1).astype(np.float64)
         return self._fit(X, target, target.shape[1], self._own_loss(), sample_weight)
@@ -74,6 +76,7 @@ class MLPRegressor(RegressorMixin, MLPBase):  # type: ignore[misc]
             How often each sample counts, 0 or more.
         """
         first = not hasattr(self, "module_")
+        check_parameters(self)
         X, y = self._numbers(X, y, reset=first, multi_output=True, y_numeric=True)
         target = y.reshape(len(y), -1).astype(np.float64)
         if not first and target.shape[1] != self.n_outputs_:

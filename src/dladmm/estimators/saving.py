@@ -12,6 +12,7 @@ from dladmm.base.fields import items, text
 from dladmm.base.spec import Named
 from dladmm.engine.certificate import Certificate
 from dladmm.losses import Loss
+from dladmm.network.table_inputs import TableInputs
 from dladmm.tables import TableEncoder
 from dladmm.training.checkpoint import load_model, save_model
 from dladmm.training.result import Result
@@ -86,11 +87,11 @@ class Saved:
         last, first = (list(result.module.parameters())[place] for place in (-1, 0))
         table = extra.get("table")  # none in files of earlier versions, and for sparse rows
         encoder = None if table is None else TableEncoder.from_dict(table)
-        counted = (
-            (len(encoder.columns), len(encoder.outputs)) if encoder else (first.shape[1], first.shape[1])
-        )
-        if (extra["n_features_in"], first.shape[1]) != counted:
-            raise ValueError(f"{extra['n_features_in']!r} features for a network of {first.shape[1]}")
+        begins = next(result.module.children(), None)
+        taken = begins.n_features if isinstance(begins, TableInputs) else first.shape[1]
+        counted = (len(encoder.columns), len(encoder.outputs)) if encoder else (taken, taken)
+        if (extra["n_features_in"], taken) != counted:
+            raise ValueError(f"{extra['n_features_in']!r} features for a network of {taken}")
         if encoder is not None:
             estimator.encoder_ = encoder
         estimator.n_features_in_ = extra["n_features_in"]

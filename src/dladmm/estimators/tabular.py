@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, validate
 from dladmm.base.errors import InputError
 from dladmm.estimators.checks import refuse_masked, refuse_streams
 from dladmm.tables import Frame, TableEncoder, frame_of
+from dladmm.tables.encoder import ColumnCode
 from dladmm.tables.frame import column_of, is_text_column
 
 Array = NDArray[Any]
@@ -77,9 +78,13 @@ class Tabular:
                 self.encoder_ = None
             return X
         gaps = bool(np.isnan(X).any())
+        if reset and not gaps:  # what a later gap is filled by is all there is to learn
+            medians = np.median(X[:: -(-len(X) // ROWS_OF_MEDIANS)], axis=0).tolist()
+            pairs = zip(self._column_names(X), medians, strict=True)
+            self.encoder_ = TableEncoder(tuple(ColumnCode(name, "number", middle) for name, middle in pairs))
+            return X
         if reset:
-            step = 1 if gaps else -(-len(X) // ROWS_OF_MEDIANS)
-            self.encoder_ = TableEncoder.fit(self._frame(X[::step]))
+            self.encoder_ = TableEncoder.fit(self._frame(X))
         encoder = getattr(self, "encoder_", None)
         if encoder is None:
             if gaps:
@@ -89,14 +94,18 @@ class Tabular:
             return X
         return X if encoder.plain and not gaps else encoder.transform(self._frame(X))
 
-    def _frame(self, X: Array) -> Frame:
+    def _column_names(self, X: Array) -> list[str]:
         names = getattr(self, "feature_names_in_", None)
         columns = (
             [f"x{place}" for place in range(X.shape[1])] if names is None else [str(name) for name in names]
         )
         if len(set(columns)) < len(columns):
             raise InputError("X has several columns of the same name; rename them.")
-        return Frame({name: X[:, place] for place, name in enumerate(columns)}, len(X), source="X")
+        return columns
+
+    def _frame(self, X: Array) -> Frame:
+        columns = {name: X[:, place] for place, name in enumerate(self._column_names(X))}
+        return Frame(columns, len(X), source="X")
 
     def _array_frame(self, X: Any, categorical: list[str], reset: bool) -> Frame:
         """The columns of an array of any type, named x0, x1, ... in training and as the encoder names them later."""

@@ -13,7 +13,8 @@ from typing import Any
 
 from dladmm.base.spec import from_spec
 from dladmm.losses.base import Loss, Risk
-from dladmm.losses.classification import BinaryLogistic, CrossEntropy, SquaredHinge
+from dladmm.losses.classification import BinaryLogistic, SquaredHinge
+from dladmm.losses.cross_entropy import CrossEntropy
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
 from dladmm.losses.from_torch import loss_of_torch

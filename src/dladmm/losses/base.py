@@ -69,6 +69,8 @@ class Loss(Named, ABC):
     H: float
     takes_soft_labels: ClassVar[bool] = False
     """Whether targets are class probabilities, so that labels may be smoothed."""
+    one_answer_per_row: ClassVar[bool] = True
+    """Whether a row is answered by one class or by numbers, as a linear model would answer it."""
     exact: ClassVar[bool] = True
     """Whether :meth:`prox` is exact; otherwise the risk solves it by FISTA."""
 
@@ -137,6 +139,15 @@ class Loss(Named, ABC):
     def probabilities(self, z: Tensor) -> Tensor:
         """Class probabilities (N, n_classes), each row sums to 1; only for classification."""
         raise InputError(f"loss {self.name!r} is for regression: it has no class probabilities")
+
+
+class Classification(Loss):
+    """Base class of the losses whose targets are classes."""
+
+    kind: Kind = "classification"
+
+    def decision(self, z: Tensor) -> Tensor:
+        return (z[:, 0] > 0).long() if z.shape[1] == 1 else z.argmax(dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +241,7 @@ class Risk:
         if losses.ndim == 0:
             raise InputError("fn returned a sum; with sample weights it must return one loss per row")
         losses = losses if self.weight is None else losses * self.weight[:, 0].double()
-        return losses.reshape(len(z), -1).sum(1)
+        return losses.reshape(len(z), losses.numel() // max(1, len(z))).sum(1)
 
     def curvature(self, z: Tensor, direction: Tensor) -> Tensor:
         """``d^T R''(z) d``, what every sample adds to it, (N,)."""
@@ -254,11 +265,8 @@ class Risk:
         return self.solver == "auto" and self.loss.exact
 
     def prox(self, v: Tensor, rho: float, how: Execution = EAGER, start: Tensor | None = None) -> Tensor:
-        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v.
-
-        ``start`` is where the solver "authors" begins.
-        """
-        if self.solver == "authors" and start is not None:
+        """argmin_z R(z) + (rho/2)||z - v||^2, equations (5) and (15); rows of weight 0 keep v."""
+        if self.solver == "authors" and start is not None:  # the published script begins there
             return self._stopped_early(self.flat(v), rho, self.flat(start)).reshape(v.shape)
         return self._prox(self.flat(v), rho, how).reshape(v.shape)
 

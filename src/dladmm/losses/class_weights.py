@@ -13,10 +13,8 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.spec import number
 
 
-def positive(name: str, values: Any) -> tuple[float, ...] | None:
-    """The numbers as a tuple of positive floats; None stays None."""
-    if values is None:
-        return None
+def positive(name: str, values: Any) -> tuple[float, ...]:
+    """The numbers as a tuple of positive floats."""
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise InputTypeError(f"{name} must be a list of numbers; got {values!r}")
     found = tuple(number(name, float(each), low=0.0, strict=True) for each in values)
@@ -33,9 +31,3 @@ def as_row(values: tuple[float, ...], like: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _row(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
-
-
-def given_only(spec: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    """A spec without the parameters that are at their defaults, as files had it before there were such parameters."""
-    kept = {name: value for name, value in spec.items() if name not in defaults or value != defaults[name]}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}

@@ -1,4 +1,4 @@
-"""Losses for classification: cross-entropy, binary logistic, squared hinge."""
+"""Losses for classification, one output against the rest: binary logistic, squared hinge."""
 
 from __future__ import annotations
 
@@ -10,95 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
-from dladmm.base.spec import number
+from dladmm.base.spec import given_only
 from dladmm.compute.execution import EAGER, Execution
-from dladmm.losses.base import Kind, Loss, as_columns, holds_labels, one_hot, yes_no
-from dladmm.losses.class_weights import as_row, given_only, positive
-from dladmm.losses.softmax_prox import softmax_prox
-
-
-class Classification(Loss):
-    """Base class of the losses whose targets are classes."""
-
-    kind: Kind = "classification"
-
-    def decision(self, z: Tensor) -> Tensor:
-        return (z[:, 0] > 0).long() if z.shape[1] == 1 else z.argmax(dim=1)
-
-
-@dataclass(frozen=True)
-class CrossEntropy(Classification):
-    """argmin_z logsumexp(z) - y^T z + (r/2)||z - v||^2, softmax cross-entropy; equations (5) and (15).
-
-    Solved exactly by Newton's method in one unknown per row, see ``softmax_prox``. Targets are class indices (N,)
-    or soft labels (N, n_classes) whose rows sum to 1.
-
-    Parameters
-    ----------
-    class_weight : sequence of float, optional
-        What every class counts, as ``weight`` of ``nn.CrossEntropyLoss``; positive.
-    label_smoothing : float, default 0.0
-        The share of a target that is spread evenly over all classes.
-    """
-
-    name: ClassVar[str] = "cross_entropy"
-    takes_soft_labels: ClassVar[bool] = True
-    class_weight: tuple[float, ...] | None = None
-    label_smoothing: float = 0.0
-    H = 0.5
-
-    def __post_init__(self) -> None:
-        share = number("label_smoothing", self.label_smoothing, low=0.0)
-        if share > 1:
-            raise InputError(f"label_smoothing must be from 0 to 1; got {share:g}")
-        object.__setattr__(self, "label_smoothing", share)
-        object.__setattr__(self, "class_weight", positive("class_weight", self.class_weight))
-        object.__setattr__(self, "H", 0.5 * max(self.class_weight or (1.0,)))
-
-    def to_spec(self) -> dict[str, Any]:
-        return given_only(super().to_spec(), class_weight=None, label_smoothing=0.0)
-
-    def _counted(self, target: Tensor) -> Tensor:
-        """Targets as they count: smoothed, and every class by its weight."""
-        if self.label_smoothing:
-            target = target * (1 - self.label_smoothing) + self.label_smoothing / target.shape[1]
-        return target if self.class_weight is None else target * as_row(self.class_weight, target)
-
-    def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
-        if n_outputs < 2:
-            raise InputError(f"cross_entropy needs n_outputs >= 2; got {n_outputs} (binary_logistic takes 1)")
-        if self.class_weight is not None and len(self.class_weight) != n_outputs:
-            raise InputError(
-                f"class_weight must have one entry per output, {n_outputs}; got {len(self.class_weight)}"
-            )
-        if holds_labels(y):
-            return one_hot(y, n_outputs, dtype)
-        soft = as_columns(y, n_outputs).to(dtype)
-        if not ((soft >= 0).all() and ((soft.sum(dim=1) - 1).abs() < 1e-3).all()):
-            raise InputError("y as soft labels must be >= 0 with rows that sum to 1")
-        return soft
-
-    def rows(self, z: Tensor, target: Tensor) -> Tensor:
-        return -(self._counted(target) * F.log_softmax(z, dim=1)).sum(dim=1)
-
-    def gradient(self, z: Tensor, target: Tensor) -> Tensor:
-        target = self._counted(target)
-        return F.softmax(z, dim=1) * target.sum(dim=1, keepdim=True) - target
-
-    def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
-        p = F.softmax(z, dim=1)
-        weighted = p * direction
-        found = (weighted * direction).sum(1) - weighted.sum(1).square()
-        return found if self.class_weight is None else found * self._counted(target).sum(1)
-
-    def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
-        return self.executed_prox(v, target, r, EAGER)
-
-    def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
-        return softmax_prox(v, self._counted(target), r, how).to(v.dtype)
-
-    def probabilities(self, z: Tensor) -> Tensor:
-        return F.softmax(z, dim=1)
+from dladmm.losses.base import Classification, yes_no
+from dladmm.losses.class_weights import as_row, positive
+from dladmm.losses.cross_entropy import softmax_prox
 
 
 @dataclass(frozen=True)
@@ -120,8 +36,10 @@ class BinaryLogistic(Classification):
     H = 0.25
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pos_weight", positive("pos_weight", self.pos_weight))
-        object.__setattr__(self, "H", 0.25 * max(1.0, *(self.pos_weight or (1.0,))))
+        if self.pos_weight is not None:
+            weights = positive("pos_weight", self.pos_weight)
+            object.__setattr__(self, "pos_weight", weights)
+            object.__setattr__(self, "H", 0.25 * max(1.0, *weights))
 
     def to_spec(self) -> dict[str, Any]:
         return given_only(super().to_spec(), pos_weight=None)

@@ -32,6 +32,7 @@ class CrossFitted(Loss):
     copies: int
     n_outputs: int
     name: ClassVar[str] = "cross_fitted"
+    one_answer_per_row: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.copies < 3:

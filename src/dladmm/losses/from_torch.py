@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.losses.base import Loss
-from dladmm.losses.classification import BinaryLogistic, CrossEntropy
+from dladmm.losses.classification import BinaryLogistic
+from dladmm.losses.cross_entropy import CrossEntropy
 from dladmm.losses.poisson import Poisson
 from dladmm.losses.quantile import Absolute
 from dladmm.losses.regression import Huber, Squared

@@ -22,6 +22,7 @@ class Multilabel(BinaryLogistic):
     """
 
     name: ClassVar[str] = "multilabel"
+    one_answer_per_row: ClassVar[bool] = False
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         target = as_columns(y, n_outputs).to(dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from numbers import Integral
@@ -14,9 +14,16 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.blocks import Affine, Block, Elementwise, Embedding, GraphConv, Params
+from dladmm.blocks import (
+    Affine,
+    BatchNorm,
+    Block,
+    Convolution,
+    Elementwise,
+    Embedding,
+    Params,
+)
 from dladmm.blocks.base import Draw
-from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.from_layer import blocks_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
 
@@ -54,6 +61,11 @@ class Chain:
     def n_in(self) -> int | None:
         """Number of input features; None if the first block accepts any."""
         return self.blocks[0].n_in
+
+    @property
+    def has_jumps(self) -> bool:
+        """Whether an activation has levels (sign, step, quantised)."""
+        return any(block.n_levels > 0 for block in self.blocks)
 
     @property
     def has_images(self) -> bool:
@@ -114,12 +126,19 @@ class Chain:
         return self.blocks[0].module_input(x)
 
     @torch.no_grad()
-    def observe(self, params: Sequence[Params], x: Tensor) -> None:
-        """Update the statistics of blocks that have them (batch norm) by a forward pass over the training data."""
+    def observe(
+        self, params: Sequence[Params], rows: Callable[[], Tensor], outputs: Sequence[Tensor] | None = None
+    ) -> list[Params]:
+        """Update the statistics of blocks that have them (batch norm) by a forward pass over ``rows()``.
+
+        ``outputs`` are those of that pass, where it was made. Returns the parameters as the trained network has them.
+        """
         if any(block.has_statistics for block in self.blocks):
-            for block, block_params in zip(self.blocks, params, strict=True):
+            x = rows()
+            for l, (block, block_params) in enumerate(zip(self.blocks, params, strict=True)):
                 block.observe(block_params, x)
-                x = block.forward(block_params, x)
+                x = block.forward(block_params, x) if outputs is None else outputs[l]
+        return [block.shown(p) for block, p in zip(self.blocks, params, strict=True)]
 
     @property
     def follows_forward(self) -> bool:
@@ -132,6 +151,11 @@ class Chain:
         layers = [layer for module in made for layer in layers_of(module)]
         is_graph = any(isinstance(layer, GraphLayer) for layer in layers)
         network = GraphNetwork(layers) if is_graph else nn.Sequential(*layers)
+        finite = any(block.weight_set is not None for block in self.blocks)
+        if finite and isinstance(network, nn.Sequential):
+            from dladmm.network.finite import with_levels  # which needs this module
+
+            network = with_levels(network, self.blocks)
         some = next((p for block_params in params for p in block_params.values()), None)
         return network if some is None else network.to(some)  # layers with buffers only do not know the type
 
@@ -167,14 +191,20 @@ MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
 
 def own_settings(chain: Chain) -> dict[str, Any]:
     """The defaults of accelerated mode that change with the chain; explicit options override them."""
+    # Few weights see every pixel, so holes in it are not averaged out: a CNN fits worse and knows no more by them
+    images = {"dropout": 0.0} if _begins_with(chain, Convolution) else {}
     tokens = {"dropout": 0.0} if takes_tokens(chain) else {}  # a dropped token would be another token
-    return jump_settings(chain) | tokens
+    return images | jump_settings(chain) | tokens
 
 
 def takes_tokens(chain: Chain) -> bool:
     """Whether the inputs are whole numbers, rows of an embedding's table."""
+    return _begins_with(chain, Embedding)
+
+
+def _begins_with(chain: Chain, kind: type[Block]) -> bool:
     first = chain.blocks[0]
-    return any(isinstance(block, Embedding) for block in (first, getattr(first, "block", None)))
+    return any(isinstance(block, kind) for block in (first, getattr(first, "block", None)))
 
 
 def jump_settings(chain: Chain) -> dict[str, Any]:
@@ -190,7 +220,7 @@ def jump_settings(chain: Chain) -> dict[str, Any]:
     return TWO_LEVEL_SETTINGS if any(levels) else {}
 
 
-def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
+def mlp(widths: Sequence[int], activation: str | Activation = "relu", *, normalised: bool = False) -> Chain:
     """The chain of the paper's MLP (Problem 3): ``Affine, f, Affine, f, ..., Affine``.
 
     Parameters
@@ -198,6 +228,9 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
     widths : sequence of int
         Number of input features, widths of the hidden layers, number of outputs.
     activation : str or Activation, default "relu"
+    normalised : bool, default False
+        Normalise what the activations get by the statistics of the batch (``nn.BatchNorm1d``), which networks of signs
+        learn better with.
 
     Returns
     -------
@@ -207,57 +240,13 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu") -> Chain:
     Chain(Affine(64, 100) -> Elementwise(relu) -> Affine(100, 100) -> Elementwise(relu) -> Affine(100, 10))
     """
     blocks: list[Block] = []
-    for n_in, n_out in _pairs(widths):
-        blocks += [Affine(n_in, n_out), Elementwise(activation)]
-    return Chain(blocks[:-1])
+    for n_in, n_out in pairs_of_widths(widths):
+        norm = [BatchNorm(nn.BatchNorm1d(n_out))] if normalised else []
+        blocks += [Affine(n_in, n_out), *norm, Elementwise(activation)]
+    return Chain(blocks[: -1 - bool(normalised)])
 
 
-def gcn(
-    widths: Sequence[int],
-    adjacency: SparseMatrix,
-    activation: str | dict[str, Any] | Activation = "relu",
-    *,
-    rows: Tensor | None = None,
-    held: bool = False,
-    propagated: bool = False,
-) -> Chain:
-    """The chain of the paper's GCN (Problem 5): ``Z_l = f(A~ Z_{l-1} W_l)``, the last layer linear; for one graph.
-
-    Parameters
-    ----------
-    widths : sequence of int
-        Number of input features, widths of the hidden layers, number of classes.
-    adjacency : SparseMatrix of shape (n_nodes, n_nodes)
-        The normalised adjacency A~.
-    activation : str, dict or Activation, default "relu"
-    rows : Tensor of shape (n,), optional
-        Indices of the nodes whose rows of Z_l are variables; the others follow the forward pass, or with ``held`` stay
-        as they were at the start. None means all (see :class:`~dladmm.blocks.GraphConv`).
-    propagated : bool, default False
-        Whether the input will be ``A~ X`` instead of X.
-
-    Returns
-    -------
-    Chain
-    """
-    pairs = _pairs(widths)
-    last = len(pairs) - 1
-    return Chain(
-        [
-            GraphConv(
-                n_in,
-                n_out,
-                "identity" if l == last else activation,
-                None if propagated and l == 0 else adjacency,
-                rows,
-                held,
-            )
-            for l, (n_in, n_out) in enumerate(pairs)
-        ]
-    )
-
-
-def _pairs(widths: Sequence[int]) -> list[tuple[int, int]]:
+def pairs_of_widths(widths: Sequence[int]) -> list[tuple[int, int]]:
     """Input and output width of every layer, checked."""
     if not isinstance(widths, Iterable):
         raise InputTypeError(f"widths must be a list of whole numbers, got {widths!r}.")
@@ -292,8 +281,8 @@ def from_module(module: nn.Module, *, sequences: bool = False, sample: Tensor | 
     """
     if not isinstance(module, nn.Module) or isinstance(module, (nn.ModuleList, nn.ModuleDict, GraphNetwork)):
         raise InputTypeError(
-            "module must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such a "
-            f"chain, got {f'the class {module.__name__}' if isinstance(module, type) else type(module).__name__}."
+            "the model must be an nn.Sequential whose last layer is nn.Linear, or a module whose forward pass is such "
+            f"a chain, got {f'the class {module.__name__}' if isinstance(module, type) else type(module).__name__}."
         )
     from dladmm.network.tracing import chain_layers  # torch.fx, which chains made otherwise do not need
 

@@ -33,13 +33,17 @@ def ensemble(widths: Sequence[int], copies: int, activation: Activation | str = 
 
 
 def ensemble_parameters(
-    chain: Chain, generator: torch.Generator, dtype: torch.dtype, device: torch.device
+    chain: Chain,
+    generator: torch.Generator,
+    dtype: torch.dtype,
+    device: torch.device,
+    edge_scale: float = EDGE_SCALE,
 ) -> list[Params]:
-    """Fresh parameters of all copies, every copy drawn by itself."""
+    """Fresh parameters of all copies, each drawn by itself; ``edge_scale`` is that of first and last layers."""
     params = chain.initial_parameters(generator, 1.0, dtype=dtype, device=device)
     if len(params) > 1:
-        params[0]["W"] *= EDGE_SCALE
-    params[-1]["W"] *= EDGE_SCALE * math.sqrt(0.5)
+        params[0]["W"] *= edge_scale
+    params[-1]["W"] *= edge_scale * math.sqrt(0.5)
     return params
 
 

@@ -12,6 +12,7 @@ from dladmm.activations import from_module as activation_of
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block
+from dladmm.blocks.batch_norm import BatchNorm
 from dladmm.blocks.convolution import Convolution
 from dladmm.blocks.dropout import CHANNELS, Dropout
 from dladmm.blocks.elementwise import Elementwise
@@ -95,7 +96,7 @@ def _block_of(layer: nn.Module) -> Block:
     if activation is not None:
         return Elementwise(activation)
     known = Embedding.from_module(layer) or Convolution.from_module(layer) or MaxPool.from_module(layer)
-    return known or Generic(layer)
+    return known or BatchNorm.from_module(layer) or Generic(layer)
 
 
 @torch.no_grad()

@@ -6,14 +6,16 @@ weights; the paper's edges weigh 1.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.sparse import scipy_matrix
 
 DENSE_ENTRY_COST = 0.25
@@ -99,6 +101,31 @@ def propagated_features(
     if apart < together:
         return x, False
     return (product, True) if product.nnz <= entries else (product.toarray(), True)
+
+
+def with_normalised_rows(data: Any) -> Any:
+    """A graph object, or features (n_nodes, n_features), with every row divided by its sum; rows of zeros stay.
+
+    A graph object is copied; its other fields are the same.
+    """
+    if hasattr(data, "edge_index"):
+        x = with_normalised_rows(data.x)
+        if is_dataclass(data) and not isinstance(data, type):
+            return replace(data, x=x)
+        copied = copy(data)
+        copied.x = x
+        return copied
+    if isinstance(data, Tensor) and data.layout == torch.strided:
+        sums = data.sum(1, keepdim=True)
+        return data / torch.where(sums == 0, torch.ones_like(sums), sums)
+    if isinstance(data, Tensor) or sparse.issparse(data):
+        matrix = sparse.csr_array(scipy_matrix(data) if isinstance(data, Tensor) else data)
+        lengths = np.asarray(matrix.sum(1)).ravel()
+        scaled = sparse.diags_array(1 / np.where(lengths == 0, 1, lengths)) @ matrix
+        return sparse.csr_array(scaled.astype(matrix.dtype if matrix.dtype.kind == "f" else np.float32))
+    array = np.asarray(data, dtype=np.float64)
+    totals = array.sum(1, keepdims=True)
+    return array / np.where(totals == 0, 1, totals)
 
 
 # Checks ----------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import Affine, Block, Frozen, NodeMap, Params
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.network.from_layer import blocks_of

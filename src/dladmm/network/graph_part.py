@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator, Shards
 from dladmm.compute.halo import Halo, HaloMatrix
 from dladmm.compute.sparse import SparseMatrix

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
+from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator, Shards
 from dladmm.compute.halo import HaloMatrix, halo_matrix
 from dladmm.compute.partition import Partition

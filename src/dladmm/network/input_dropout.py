@@ -66,7 +66,7 @@ class InputDropout:
         return x.changed(lambda part, rows: dropped(part.new_empty(part.shape), part, self._row_hashes[rows]))
 
 
-@one_pass("out")
+@one_pass("out", kernel="drop")
 def _drop(out: Tensor, x: Tensor, rows: Tensor, *, columns: Tensor, limit: Tensor, factor: Tensor) -> Tensor:
     """Write x into ``out`` with entries dropped; ``rows`` and ``columns`` are hashes."""
     kept = _hash(rows ^ columns) >= limit

@@ -20,6 +20,7 @@ from dladmm.activations import from_module as activation_of
 from dladmm.base.errors import InputError
 from dladmm.network.chain import Chain
 from dladmm.network.soft_clip import SoftClip
+from dladmm.network.table_inputs import TableInputs
 from dladmm.regularizers import Signed
 
 
@@ -70,7 +71,7 @@ def directions(module: nn.Module, feature: int) -> Tensor:
 
     Parameters
     ----------
-    module : nn.Sequential of SoftClip, nn.Linear and activations
+    module : nn.Sequential of TableInputs or SoftClip, nn.Linear and activations
     feature : int
 
     Returns
@@ -79,13 +80,16 @@ def directions(module: nn.Module, feature: int) -> Tensor:
         1: never falls. -1: never rises. 0: does not depend on it. NaN: the weights do not say.
     """
     found: Tensor | None = None
+    places = [feature]
     for layer in module.children() if isinstance(module, nn.Sequential) else [module]:
         if isinstance(layer, nn.Linear):
             weight = layer.weight.detach().double().cpu()
             found = torch.zeros(weight.shape[1], dtype=torch.float64) if found is None else found
             if layer is next(m for m in module.modules() if isinstance(m, nn.Linear)):
-                found[feature] = 1.0
+                found[places] = 1.0
             found = _combined(weight.sign() * found)
+        elif isinstance(layer, TableInputs):  # both columns of a feature rise with it
+            places.append(feature + layer.n_features)
         elif not isinstance(layer, SoftClip):  # which rises with every feature
             f = activation_of(layer)
             if f is None or not never_falls(f):

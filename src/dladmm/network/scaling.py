@@ -25,9 +25,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import Affine, Block, Composed, Convolution, Params
 from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator
@@ -101,6 +101,8 @@ class Scaling:
             return None
         shift = _mean(x, sample_weight, at_once, comm) if first.bias else _zero_shift(x)
         deviation = _largest_deviation(x, shift, at_once, comm)
+        if first.weight_set is not None:  # whose levels stay levels when one number is folded into them
+            deviation = deviation.max().expand_as(deviation).clone()
 
         def lengths(part: Tensor) -> Tensor:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(deviation), dim=1, keepdim=True)

@@ -30,6 +30,10 @@ class SoftClip(nn.Module):
         self.register_buffer("shift", torch.zeros(n_features))
         self.register_buffer("scale", torch.ones(n_features))
 
+    @property
+    def n_outputs(self) -> int:
+        return self.n_features
+
     @classmethod
     def of(cls, x: Tensor, sample_weight: Tensor | None = None) -> SoftClip:
         """That of the rows x (N, n_features), in their dtype, each counting by its weight (N, 1)."""

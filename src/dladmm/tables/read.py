@@ -161,9 +161,8 @@ def _by_hand(text: str, mark: str, names: Sequence[str], path: Path) -> dict[str
 
 def _by_pyarrow(text: str, mark: str, names: Sequence[str], path: Path) -> dict[str, Array] | None:
     """The columns as :func:`_by_hand` returns them; None where pyarrow is missing or rejects the file."""
-    quote_after_blank = re.compile(
-        rf'(?:^|{re.escape(mark)}) +"', re.MULTILINE
-    )  # pyarrow reads it as a letter
+    # Pyarrow reads it as a letter
+    quote_after_blank = re.compile(rf'(?:^|{re.escape(mark)}) +"', re.MULTILINE)
     if len(names) > WIDE or quote_after_blank.search(text):
         return None
     try:

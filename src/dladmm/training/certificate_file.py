@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm._version import __version__
@@ -27,8 +26,8 @@ from dladmm.base.atomic import replacing
 from dladmm.base.container import save
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
+from dladmm.base.scipy_sparse import sparse
 from dladmm.base.spec import plain_values
-from dladmm.blocks import Affine, Elementwise, GraphConv
 from dladmm.compute.sparse import scipy_matrix
 from dladmm.engine.certificate import Certificate
 from dladmm.engine.double import in_double
@@ -108,7 +107,7 @@ def hash_of(name: str, *what: Any) -> str:
     made = hashlib.sha256(f"{name} {dtype.str} {list(shape)} ".encode())
     if value.ndim == 0:
         made.update(np.asarray(value, dtype=dtype).tobytes())
-    for begin in range(0, len(value) if value.ndim else 0, ROWS_AT_ONCE):
+    for begin in range(0, value.shape[0] if value.ndim else 0, ROWS_AT_ONCE):
         part = value[begin : begin + ROWS_AT_ONCE]
         part = part.toarray() if sparse.issparse(part) else part
         made.update(np.ascontiguousarray(part, dtype=dtype).tobytes())
@@ -141,7 +140,7 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         raise InputError(f"a certificate cannot be written of a run with {', '.join(wrong)}.")
     if trainer.history.n_iter == 0:
         raise InputError("a certificate cannot be written of a run without iterations.")
-    graph = any(isinstance(block, GraphConv) for block in engine.chain)
+    network = [block.certified_as() for block in engine.chain]
     history = trainer.history.to_dict()
     return {
         "format": FORMAT,
@@ -149,8 +148,8 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         "mode": trainer.options.mode,
         "status": status.name,
         "dtype": str(state.u.dtype)[6:],
-        "network": [_described(block) for block in engine.chain],
-        "graph": graph,
+        "network": network,
+        "graph": any(block is not None and block["type"] == "graph" for block in network),
         "loss": risk.loss.to_spec(),
         "penalty": engine.penalty.to_spec(),
         "H": risk.H,
@@ -166,16 +165,6 @@ def _claims(trainer: Trainer, status: Status, certificate: Certificate) -> dict[
         "end": _end(*double),
         "verdict": certificate.to_dict(),
     }
-
-
-def _described(block: Any) -> dict[str, Any]:
-    if isinstance(block, Elementwise):
-        return {"type": "activation", "f": block.activation.to_spec()}
-    sizes = {"n_in": block.n_in, "n_out": block.n_out}
-    if isinstance(block, Affine):
-        return {"type": "affine", **sizes, "bias": block.bias}
-    propagated = block.graph.adjacency is None
-    return {"type": "graph", **sizes, "f": block.activation.to_spec(), "propagated": propagated}
 
 
 def _end(engine: Any, state: Any) -> dict[str, float | None]:

@@ -73,6 +73,7 @@ def take_snapshot(trainer: Trainer) -> Snapshot:
         "history": trainer.history.to_dict(),
         "scaled_targets": trainer.units is not None,
         "identity": identity_of(trainer),
+        "compared": trainer.compared,
     }
     return tensors, meta
 
@@ -89,7 +90,7 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
         raise InputError(
             f"the snapshot is of a run with scale_targets={before}; this one needs scale_targets={before} too."
         )
-    check_same_run(meta.get("identity"), trainer)
+    compared = check_same_run(meta.get("identity"), trainer) and meta.get("compared", True) is True
     varying = ("memory.", "method.")  # what blocks remember and a method holds may grow as a run goes
     named = {name for name in tensors if not name.startswith(varying)}
     wrong = sorted(named ^ {name for name in expected if not name.startswith(varying)})
@@ -112,6 +113,7 @@ def resume_snapshot(trainer: Trainer, tensors: dict[str, Tensor], meta: dict[str
     trainer.state.rho, trainer.state.nu = run.rho, run.nu
     trainer.engine.options = replace(trainer.engine.options, alpha0=run.alpha0, t0=run.t0)
     trainer.start, trainer.exempt, trainer.history = run.start, run.exempt, run.history
+    trainer.compared = compared
 
 
 # One file ------------------------------------------------------------------------------------------------------

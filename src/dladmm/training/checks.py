@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source, reader, slices, viewed
@@ -38,11 +38,11 @@ def check_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 def check_device(device: str | torch.device) -> torch.device:
     """The torch device; ``"auto"`` is CUDA where available, else the CPU."""
-    if device == "auto":
+    if isinstance(device, str) and device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"device must be 'auto', 'cpu' or 'cuda[:N]', got {device!r}.") from error
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device must be 'auto', 'cpu' or 'cuda[:N]', got {device!r}.")
@@ -283,9 +283,9 @@ def _dense_tensor(tensor: Tensor, name: str) -> Tensor:
 
 def _numeric(value: Any, name: str) -> np.ndarray[Any, Any]:
     """``value`` as a numeric array with a byte order and width that torch supports."""
-    if sparse.issparse(value):
+    if not (plain := type(value) is np.ndarray) and sparse.issparse(value):
         raise InputTypeError(f"{name} is a sparse matrix; pass {name}.toarray().")
-    if np.ma.is_masked(value):
+    if not plain and np.ma.is_masked(value):
         raise InputError(
             f"{name} has masked entries, which would count like others; fill or remove them first."
         )

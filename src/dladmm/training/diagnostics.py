@@ -1,4 +1,4 @@
-"""What is measured of an iterate, what all ranks agree on after it, and the verdict on a run.
+"""What is measured of an iterate, and the verdict on a run.
 
 Cheap quantities are measured in every iteration, those that cost products now and then.
 """
@@ -6,8 +6,8 @@ Cheap quantities are measured in every iteration, those that cost products now a
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dladmm.base.history import History, Status, Value
-from dladmm.blocks import Step
-from dladmm.compute.chunks import concatenated
+from dladmm.base.history import Status, Value, settled
+from dladmm.blocks import BatchNorm, Step
+from dladmm.compute.chunks import concatenated, few
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.lagrangian import Energy
+from dladmm.engine.method import Look
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 from dladmm.training.certificate_file import writer_of
-from dladmm.training.standing import Evidence, r_squared
+from dladmm.training.standing import MOST_ENTRIES, MOST_ROWS, Evidence, r_squared
 
 if TYPE_CHECKING:
     from dladmm.training.trainer import Trainer
@@ -71,6 +72,35 @@ def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Ten
     return squared, rates, energy.with_sums(risk, coupling, dual, residual), optimality
 
 
+def look_of(trainer: Trainer) -> Look[Tensor]:
+    """:func:`vital_signs`; where messages are dear, with the agreement on the iteration in the same one."""
+    look: Look[Tensor] = partial(vital_signs, trainer.engine)
+    if trainer.agreement is None or not trainer.comm.few_messages:
+        return look
+    return trainer.agreement.look(look, trainer.began)
+
+
+def agreed_seconds(trainer: Trainer, calls: Sequence[Callable[[], Any]]) -> tuple[float, list[Any]]:
+    """The seconds of the iteration, the same on all ranks, and what these calls measure."""
+    took, agreement, comm = time.perf_counter() - trainer.began, trainer.agreement, trainer.comm
+    if agreement is None or comm.few_messages:
+        return took if agreement is None else agreement.took, comm.at_once(*calls)
+    took, *measured = comm.at_once(partial(agreement.seconds, took, trainer.state.params), *calls)
+    return took, measured
+
+
+def measured_with_products(trainer: Trainer) -> dict[str, Value]:
+    """What costs products of its own: loss and accuracy of the network, and the stationarity."""
+    engine, state = trainer.engine, trainer.state
+    evaluated = partial(evaluate, engine, state, trainer.validation)
+    if trainer.options.mode == "streaming":  # no stationary point of the monitor sample's own problem
+        return evaluated()
+    row, squared, trainer.scales = trainer.comm.at_once(
+        evaluated, partial(trainer.measuring.stationarity, state), partial(scales, engine, state)
+    )
+    return {**row, "stationarity": math.sqrt(float(squared))}
+
+
 def measure(state: State, signs: Tensor) -> tuple[dict[str, Any], bool]:
     """The row of the history that these signs make, fetched in one piece, and whether all is finite."""
     values = signs.tolist()
@@ -93,31 +123,55 @@ def measure(state: State, signs: Tensor) -> tuple[dict[str, Any], bool]:
 def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | None) -> dict[str, Value]:
     """Loss, and accuracy or R^2, of the network itself, on training and validation data."""
     predict = partial(engine.chain.predict, state.params)
-    feasible = state.predictions[-1] is state.outputs[-1]  # then its outputs are those of the network
-    if feasible and not any(block.has_statistics for block in engine.chain):
+    feasible = state.predictions[-1] is state.outputs[-1]  # then its outputs are those of the network,
+    own = engine.observed is None  # also behind statistics, where those are of the same rows
+    if feasible and all(not b.has_statistics or (own and isinstance(b, BatchNorm)) for b in engine.chain):
         output = state.outputs[-1]
     else:
         output = concatenated(engine.chunk_rows, predict, engine.x)
-    loss, accuracy = score(engine.risk, output, engine.counts, engine.comm)
-    row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy}
-    row["train_r2"] = r_squared(engine.risk, output, engine.counts, engine.comm)
+    asked = [(engine.risk, output, engine.counts, engine.comm)]
     if validation is not None:
         x, risk = validation
-        output = concatenated(engine.chunk_rows, predict, x)
-        row["val_loss"], row["val_accuracy"] = score(risk, output, comm=engine.comm)
-        row["val_r2"] = r_squared(risk, output, comm=engine.comm)
+        asked.append((risk, concatenated(engine.chunk_rows, predict, x), None, engine.comm))
+    second = r_squared if engine.risk.loss.kind == "regression" else (lambda *_: None)
+    calls = [partial(measured, *args) for args in asked for measured in (score, second)]
+    (loss, accuracy), train_r2, *held = engine.comm.at_once(*calls)
+    row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy, "train_r2": train_r2}
+    if held:
+        (row["val_loss"], row["val_accuracy"]), row["val_r2"] = held
     return row
 
 
 def evidence_of(trainer: Trainer, restored: bool) -> Evidence | None:
-    """What says how the network that is handed out stands: it was measured last, unless another was restored."""
+    """What says how the network that is handed out stands, of a run in one process whose rows lie in memory.
 
-    def measured() -> dict[str, Value]:
-        if restored:
-            return evaluate(trainer.engine, trainer.state, trainer.validation)
-        return {name: trainer.history.last(name) for name in trainer.history}
+    It is judged by held-out rows where there are any; it was measured last, unless another was ``restored``.
+    """
+    engine, held = trainer.engine, trainer.validation
+    risk, loss = engine.risk, engine.risk.loss
+    plain = trainer.comm.alone and isinstance(engine.x, Tensor)
+    plain = plain and loss.one_answer_per_row
+    if not plain or trainer.state.outputs[-1].ndim != 2 or len(risk.target) != len(engine.x):
+        return None
+    figure = f"{'train' if held is None else 'val'}_{'accuracy' if loss.kind == 'classification' else 'r2'}"
+    measured = evaluate(engine, trainer.state, held) if restored else {}
+    network = measured.get(figure) if restored else trainer.history.last(figure)
+    learnt = _rows_of(engine.x, risk)
+    judged = learnt if held is None else _rows_of(*held)
+    if network is None or learnt is None or judged is None:
+        return None
+    target, kind = (risk, "training") if held is None else (held[1], "held-out")
+    return Evidence(loss, float(network), f"{int(target.n_labelled()):,} {kind} rows", [(judged, learnt)])
 
-    return Evidence.of(trainer, measured)
+
+def _rows_of(x: Any, risk: Risk) -> tuple[Tensor, Tensor] | None:
+    """Some of the rows that count, and their targets; None where x is large and sparse, or no tensor."""
+    if not isinstance(x, Tensor) or (x.layout != torch.strided and x.numel() > MOST_ENTRIES):
+        return None
+    place = x.device
+    count = torch.arange(len(x), device=place) if risk.weight is None else risk.weight[:, 0].nonzero()[:, 0]
+    some = few(count, MOST_ROWS)
+    return (x.to_dense() if x.layout != torch.strided else x)[some], risk.target[some]
 
 
 def score(
@@ -127,7 +181,7 @@ def score(
     output = risk.flat(output)
     counts = None if risk.weight is None else risk.weight[:, 0].double()
     if rows is not None:
-        repeated = rows[:, 0].double().repeat_interleave(len(output) // len(rows))
+        repeated = rows[:, 0].double().repeat_interleave(len(output) // max(1, len(rows)))
         counts = repeated if counts is None else counts * repeated
     losses = risk.loss.rows(output, risk.target).double()
     classifies = risk.loss.kind == "classification"
@@ -142,15 +196,27 @@ def score(
     return loss / count, hit / count if classifies else None
 
 
-def converged(engine: Engine, state: State, options: TrainOptions, r: float, g: float) -> bool:
+def scales(engine: Engine, state: State) -> tuple[float, ...]:
+    """The lengths of z_L, of the last prediction and of u, which relative tolerances are relative to."""
+    found = engine.comm.total(
+        *(squared_norm(v, engine.counts) for v in (state.outputs[-1], state.predictions[-1], state.u))
+    )
+    return tuple(math.sqrt(float(square)) for square in found)
+
+
+def converged(
+    engine: Engine,
+    state: State,
+    options: TrainOptions,
+    r: float,
+    g: float,
+    known: tuple[float, ...] | None = None,
+) -> bool:
     """Boyd et al.'s test on the primal residual r and the stationarity g (2011, Section 3.3)."""
-    counts, samples = engine.counts, engine.samples
+    samples = engine.samples
     variables = samples * sum(math.prod(v.shape[1:]) for v in state.outputs)
     parameters = sum(p.numel() for block in state.params for p in block.values())
-    scales = engine.comm.total(
-        *(squared_norm(v, counts) for v in (state.outputs[-1], state.predictions[-1], state.u))
-    )
-    output, prediction, dual = (math.sqrt(float(scale)) for scale in scales)
+    output, prediction, dual = scales(engine, state) if known is None else known
     primal = options.eps_abs * math.sqrt(samples * math.prod(state.u.shape[1:]))
     stationary = options.eps_abs * math.sqrt(variables + parameters)
     return (
@@ -171,91 +237,17 @@ def root(value: float) -> float:
     return math.sqrt(value) if value >= 0 else math.nan
 
 
-STATUSES = list(Status)
-
-
-class RanksDiffered(UserWarning):
-    """Warning: the same computation gave different bits on different ranks."""
-
-
-class Agreement:
-    """Makes seconds, parameters and stop requests the same on every rank."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
-        self._device = getattr(comm, "device", torch.device("cpu"))
-        self._warned = False
-
-    def seconds(self, own: float, params: Sequence[dict[str, Tensor]]) -> float:
-        """The seconds of the slowest rank; also makes the parameters bitwise equal on all ranks, in place.
-
-        All ranks compute the parameters from the same totals. Different processors may still round differently, so a
-        fingerprint is compared; where it differs, rank 0's parameters are broadcast and a warning is issued.
-        """
-        if self.comm.alone:
-            return own
-        mark = fingerprint(params)
-        nanoseconds = int(own * 1e9)
-        own_values = torch.tensor([nanoseconds, mark, ~mark], dtype=torch.int64, device=self._device)
-        slowest, largest_mark, largest_complement = self.comm.largest(own_values)[0].tolist()
-        if largest_mark != ~largest_complement:
-            self.comm.from_first(*(p for block in params for p in block.values()))
-            if not self._warned:
-                self._warned = True
-                warnings.warn(
-                    "the ranks rounded the parameters differently (different processors or libraries); those of "
-                    "rank 0 are taken from now on, at the price of one broadcast per iteration.",
-                    RanksDiffered,
-                    stacklevel=2,
-                )
-        return float(slowest) / 1e9
-
-    def status(self, own: Status | None) -> Status | None:
-        """The status with which any rank was requested to stop, or None."""
-        if self.comm.alone:
-            return own
-        code = 0 if own is None else 1 + STATUSES.index(own)
-        codes = torch.tensor([code], dtype=torch.int64, device=self._device)
-        largest = int(self.comm.largest(codes)[0])
-        return None if largest == 0 else STATUSES[largest - 1]
-
-
-def fingerprint(params: Sequence[dict[str, Tensor]]) -> int:
-    """A checksum of the parameters' bits."""
-    mark = 0
-    for block in params:
-        for p in block.values():
-            bits = torch.int64 if p.element_size() == 8 else torch.int32
-            own = int(p.detach().contiguous().view(bits).sum(dtype=torch.int64))
-            mark = (mark * 1000003 + own) & 0x7FFFFFFFFFFFFFFF
-    return mark
-
-
-def has_converged(engine: Engine, state: State, options: TrainOptions, history: History) -> bool:
+def has_converged(trainer: Trainer) -> bool:
     """Whether the last iterate meets the tolerances; accelerated mode also ends when its objective settles."""
+    options, history = trainer.options, trainer.history
     if options.mode == "streaming":
         return False
     if options.mode == "accelerated" and settled(history, options.eps_rel):
         return True
     r, g = history["primal_residual"][-1], history["stationarity"][-1]
-    return r is not None and g is not None and converged(engine, state, options, r, g)
-
-
-def settled(history: History, eps_rel: float) -> bool:
-    """Whether ten iterations together lowered the true objective by less than ``eps_rel`` of it."""
-    values = [value for value in history["lagrangian"][-11:] if value is not None]
-    return len(values) == 11 and values[0] - values[-1] < eps_rel * abs(values[-1])
-
-
-def unbounded(history: History, start: float) -> bool:
-    """Whether the Lagrangian has grown beyond all bounds."""
-    return (history.last("lagrangian") or 0.0) > 1e6 * (1 + abs(start))
-
-
-def rose(history: History, start: float) -> bool:
-    """Whether the run ended above where it began: what divergence looks like in a bounded number of steps."""
-    first, last = history["lagrangian"][0], history["lagrangian"][-1]
-    return first is not None and last is not None and last > max(first, start)
+    if r is None or g is None:
+        return False
+    return converged(trainer.engine, trainer.state, options, r, g, trainer.scales)
 
 
 def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate:
@@ -272,7 +264,7 @@ def certify_run(trainer: Trainer, restored: bool, status: Status) -> Certificate
         trainer.options.mode == "streaming",
     )
     failed, iteration = status is Status.NON_FINITE, trainer.restored_from if restored else None
-    certificate = replace(certificate, failed=failed, restored=iteration)
+    certificate = replace(certificate, failed=failed, restored=iteration, compared=trainer.compared)
     if not restored:
         known = trainer.given is not None and trainer.options.mode == "convergent"
         writer = writer_of(trainer, status) if known else None

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from dladmm._version import __version__
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.base.spec import plain_values
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.sparse import scipy_matrix
@@ -77,20 +77,27 @@ def _read(trainer: Trainer) -> dict[str, Any]:
     return plain
 
 
-def check_same_run(before: Any, trainer: Trainer) -> None:
-    """Raise where the snapshot is of a run with other data or settings; warn where it was made by another version."""
+def check_same_run(before: Any, trainer: Trainer) -> bool:
+    """Raise where the snapshot is of a run with other data or settings; warn where it was made by another version.
+
+    Returns whether data and settings could be compared: else the run goes on, but is not certified as one run.
+    """
+    said, compared = None, False
     if not isinstance(before, dict):
-        said = "was made by a version that did not record data and settings: they are not compared."
-    elif before.get("library") != __version__:
-        check_identity(before, identity_of(trainer))
         said = (
-            f"was made by version {before.get('library')} of this library: the run may not go on bit for bit."
+            "was made by a version that did not record data and settings: they are not compared, and the run is not "
+            "certified."
         )
     else:
-        return check_identity(before, identity_of(trainer))
-    if trainer.comm.rank == 0:
+        now = identity_of(trainer)
+        check_identity(before, now)
+        compared = bool(before.get("data")) and bool(now["data"])
+        if before.get("library") != __version__:
+            version = before.get("library")
+            said = f"was made by version {version} of this library: the run may not go on bit for bit."
+    if said is not None and trainer.comm.rank == 0:
         warnings.warn(f"the snapshot {said}", CheckpointWarning, stacklevel=6)
-    return None
+    return compared
 
 
 def check_identity(before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -161,7 +168,8 @@ def fingerprint(array: Any, first_row: int = 0) -> int:
     """
     if isinstance(array, Tensor) and array.layout != torch.strided:
         array = scipy_matrix(array)
-    array = sparse.csr_array(array) if sparse.issparse(array) else array
+    if not isinstance(array, Tensor | np.ndarray) and sparse.issparse(array):
+        array = sparse.csr_array(array)
     shape = tuple(array.shape)
     if not shape:
         return fingerprint(_as_numpy(array).reshape(1), first_row)
@@ -187,6 +195,8 @@ def _as_numpy(rows: Any) -> Any:
     if isinstance(rows, Tensor):
         rows = rows.detach().cpu()
         return (rows.double() if rows.is_floating_point() else rows).numpy()
+    if isinstance(rows, np.ndarray):
+        return rows
     return rows.toarray() if sparse.issparse(rows) else np.asarray(rows)
 
 

@@ -88,7 +88,7 @@ def _one_of(*words: str) -> Check:
 
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("in_channels", "out_channels", "groups", "num_features", "num_groups", "num_channels"), _size),
-    **dict.fromkeys(("num_embeddings", "embedding_dim", "num_parameters", "n_features"), _size),
+    **dict.fromkeys(("num_embeddings", "embedding_dim", "num_parameters", "n_features", "n_knots"), _size),
     **dict.fromkeys(("upscale_factor", "downscale_factor", "input_size", "hidden_size"), _size),
     **dict.fromkeys(("bias", "affine", "track_running_stats", "elementwise_affine"), _flag),
     **dict.fromkeys(("ceil_mode", "count_include_pad"), _flag),

@@ -19,6 +19,7 @@ from dladmm.base.fields import fields, flag, text, whole
 from dladmm.network.graph_module import GraphLayer
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.network.soft_clip import SoftClip
+from dladmm.network.table_inputs import TableInputs
 from dladmm.training.layer_fields import check_arguments
 
 _CONVOLUTION = (
@@ -47,6 +48,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Embedding: ("num_embeddings", "embedding_dim", "padding_idx"),
     nn.Dropout: ("p",), nn.Dropout1d: ("p",), nn.Dropout2d: ("p",), nn.Dropout3d: ("p",),
     nn.PReLU: ("num_parameters",), SoftClip: ("n_features", "limit"),
+    TableInputs: ("n_features", "n_knots", "limit"),
 }  # fmt: skip
 """Layers that a file can describe, and the arguments needed to rebuild them."""
 

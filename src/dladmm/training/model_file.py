@@ -22,6 +22,7 @@ from dladmm.losses import LOSSES, Loss, get_loss
 from dladmm.network.chain import layers_of
 from dladmm.network.graph_module import GraphLayer, GraphNetwork
 from dladmm.network.soft_clip import SoftClip
+from dladmm.network.table_inputs import TableInputs
 from dladmm.network.tracing import chain_layers
 from dladmm.training.layer_file import build, describe
 
@@ -177,8 +178,8 @@ def _check_sizes(layers: list[nn.Module]) -> None:
             if width not in (None, n_in):
                 raise DataError(f"layer {l} takes {n_in} inputs, the layers before it give {width}")
             width = n_out
-        elif isinstance(layer, SoftClip):
-            width = layer.n_features
+        elif isinstance(layer, (SoftClip, TableInputs)):
+            width = layer.n_outputs
         elif activation_of(layer) is None and not isinstance(layer, nn.Dropout):
             width = None
 

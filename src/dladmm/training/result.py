@@ -13,6 +13,7 @@ from dladmm.base.errors import InputError
 from dladmm.base.history import History, Status
 from dladmm.engine.certificate import Certificate
 from dladmm.engine.certificate_text import guarantee
+from dladmm.engine.double import resolvable
 from dladmm.engine.problem import State
 from dladmm.losses.sampling import Curvature, curvature_of
 from dladmm.training.standing import Evidence, Standing
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ConvergenceNotGuaranteed(UserWarning):
-    """rho is not above 2H."""
+    """rho is not above 2H, the numbers are too large for their type, or the loss contradicts what is said of it."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,18 @@ def promise_of(trainer: Trainer, rho: float) -> str:
 
 
 def warn_unless_covered(trainer: Trainer) -> None:
-    """Warn where a run of the paper's algorithm begins outside of its theorems: by rho, or by a loss of one's own."""
+    """Warn where a run of the paper's algorithm begins outside of its theorems: by rho, by digits, by an own loss."""
     if trainer.state.rho <= 2 * trainer.engine.risk.H:
         warnings.warn(trainer.guarantee, ConvergenceNotGuaranteed, stacklevel=4)
+    if not resolvable(trainer.state):
+        largest, dtype = float(trainer.state.outputs[-1].abs().max()), str(trainer.state.u.dtype)[6:]
+        warnings.warn(
+            f"the network's outputs begin at {largest:.2g}, beside which u is rounded away in {dtype}: the updates do "
+            "not see it, and a run that ends so is not certified. Scale the features of X (scale_inputs=True, or "
+            "scikit-learn's StandardScaler), or leave out columns such as timestamps.",
+            ConvergenceNotGuaranteed,
+            stacklevel=4,
+        )
     if not trainer.engine.risk.loss.own:
         return
     found, H = _sampled(trainer), trainer.engine.risk.H

@@ -5,23 +5,19 @@ A certificate speaks of optimisation; a network may be certified and useless. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional
 
+from dladmm.compute.chunks import few
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses import CrossFitted, Loss, Multilabel, Risk, Squared
-
-if TYPE_CHECKING:
-    from dladmm.base.history import Value
-    from dladmm.training.trainer import Trainer
+from dladmm.losses import Loss, Multilabel, Risk, Squared
 
 MOST_ROWS, MOST_FEATURES, MOST_ENTRIES = 5000, 4000, 8_000_000
 """Rows that a linear model is fitted to at most, and the features and entries of X beyond which there is none."""
@@ -93,6 +89,7 @@ class Standing:
         return asdict(self) | {"warning": self.warning}
 
 
+@dataclass
 class Evidence:
     """What a result keeps to say how its network stands: its own figure, and a few rows to measure the others by.
 
@@ -100,8 +97,10 @@ class Evidence:
     these rows, the second those that the others learn from; figures are means over the splits.
     """
 
-    def __init__(self, loss: Loss, network: float, rows: str, splits: Sequence[tuple[Pair, Pair]]) -> None:
-        self.loss, self.network, self.rows, self.splits = loss, network, rows, splits
+    loss: Loss
+    network: float
+    rows: str
+    splits: Sequence[tuple[Pair, Pair]]
 
     @cached_property
     def standing(self) -> Standing:
@@ -115,38 +114,6 @@ class Evidence:
             constant=fmean(each.constant for each in found),
             linear=fmean(linear) if linear else None,
         )
-
-    @classmethod
-    def of(cls, trainer: Trainer, measured: Callable[[], dict[str, Value]]) -> Evidence | None:
-        """That of a run in one process whose rows lie in memory, judged by its held-out rows where it has any.
-
-        ``measured`` gives what :func:`~dladmm.training.diagnostics.evaluate` finds of the network that is handed out.
-        """
-        engine, held = trainer.engine, trainer.validation
-        risk, loss = engine.risk, engine.risk.loss
-        plain = trainer.comm.alone and isinstance(engine.x, Tensor)
-        plain = plain and not isinstance(loss, (CrossFitted, Multilabel))
-        if not plain or trainer.state.outputs[-1].ndim != 2 or len(risk.target) != len(engine.x):
-            return None
-        figure = "accuracy" if loss.kind == "classification" else "r2"
-        network = measured().get(f"{'train' if held is None else 'val'}_{figure}")
-        learnt = _rows_of(engine.x, risk)
-        judged = learnt if held is None else _rows_of(*held)
-        if network is None or learnt is None or judged is None:
-            return None
-        target, kind = (risk, "training") if held is None else (held[1], "held-out")
-        return cls(loss, float(network), f"{int(target.n_labelled()):,} {kind} rows", [(judged, learnt)])
-
-
-def _rows_of(x: Any, risk: Risk) -> Pair | None:
-    """Some of the rows that count, and their targets; None where x is large and sparse, or no tensor."""
-    if not isinstance(x, Tensor) or (x.layout != torch.strided and x.numel() > MOST_ENTRIES):
-        return None
-    count = (
-        torch.arange(len(x), device=x.device) if risk.weight is None else risk.weight[:, 0].nonzero()[:, 0]
-    )
-    some = few(count)
-    return (x.to_dense() if x.layout != torch.strided else x)[some], risk.target[some]
 
 
 @torch.no_grad()
@@ -169,7 +136,7 @@ def standing(
 
 @torch.no_grad()
 def _standing(loss: Loss, network: float, x: Tensor, target: Tensor, rows: str, learnt: Pair) -> Standing:
-    known_x, known = (few(each) for each in learnt)
+    known_x, known = (few(each, MOST_ROWS) for each in learnt)
     if loss.kind == "classification":
         truth, seen = loss.decision(target), loss.decision(known)
         common = torch.bincount(seen).argmax()
@@ -196,18 +163,13 @@ def r_squared(
     target = target.double()
     weight = target.new_ones(len(target), 1) if risk.weight is None else risk.weight.double()
     if rows is not None:
-        weight = weight * rows.double().repeat_interleave(len(output) // len(rows), dim=0)
+        weight = weight * rows.double().repeat_interleave(len(output) // max(1, len(rows)), dim=0)
     sums = (weight * (target - output) ** 2).sum(0), (weight * target).sum(0), (weight * target**2).sum(0)
     errors, total, squares, n = comm.total(*sums, weight.sum())
     spread = squares - total**2 / n
     varies = spread > 1e-12 * squares
     explained = 1 - errors[varies] / spread[varies]
     return float(explained.mean()) if len(explained) else None
-
-
-def few(rows: Tensor) -> Tensor:
-    """At most MOST_ROWS of the rows, evenly spaced."""
-    return rows[:: -(-len(rows) // MOST_ROWS)]
 
 
 def _share(hits: Tensor) -> float:
@@ -259,5 +221,7 @@ def _linear_classes(known: Tensor, labels: Tensor, x: Tensor) -> Tensor | None:
         return float(mean_loss), gradient.flatten().numpy()
 
     start = torch.zeros(a.shape[1] * n_classes, dtype=torch.float64).numpy()
+    from scipy.optimize import minimize  # a fifth of a second, for runs that have something to compare with
+
     found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     return (others @ torch.from_numpy(found.x).view(-1, n_classes)).argmax(1).to(x.device)

@@ -12,34 +12,35 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from dladmm.base.errors import BatchError, InputError
-from dladmm.base.history import History, Status, Value
+from dladmm.base.history import History, Status, rose, unbounded
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator, Shards
-from dladmm.compute.execution import EAGER, product_precision
+from dladmm.compute.execution import EAGER, product_precision, threads_for
 from dladmm.compute.recording import Replayed
 from dladmm.engine.batches import Batches
-from dladmm.engine.method import Method, MethodFactory
+from dladmm.engine.method import Method, MethodFactory, Plain, made_by
 from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
 from dladmm.engine.rho_rules import raises_rho
+from dladmm.engine.schedule import schedule_of
 from dladmm.engine.streaming import Streaming
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, Units
 from dladmm.network.chain import Chain
 from dladmm.network.scaling import Scaling
 from dladmm.regularizers import Regularizer
+from dladmm.training.agreement import Agreement
 from dladmm.training.checkpoint import resume_snapshot, take_snapshot
 from dladmm.training.diagnostics import (
-    Agreement,
+    agreed_seconds,
     certify_run,
     diagnostics_interval,
     evaluate,
     evidence_of,
     has_converged,
+    look_of,
     measure,
-    rose,
-    unbounded,
-    vital_signs,
+    measured_with_products,
 )
 from dladmm.training.passes import Passes
 from dladmm.training.result import Result, promise_of, warn_unless_covered
@@ -78,11 +79,14 @@ class Trainer:
         zeroed: Tensor | None = None,
     ) -> None:
         self.scaling, self.units, self.seed, self.comm, self._batches = scaling, units, seed, comm, batches
-        self._agreement = Agreement(comm)
+        self.agreement = None if comm.alone else Agreement(comm)
+        self.scales: tuple[float, ...] | None = None  # of the iterate, where they were measured along with it
         if method is not None and not comm.alone:
             raise InputError("the baselines run in one process; leave method out on several ranks.")
         self.options, self.callbacks, self.validation = options, tuple(callbacks), validation
-        self.engine = Engine(chain, x, risk, penalty, options.subproblems, counts, chunk_rows, comm, shards)
+        order = None if options.sweep == "both" else schedule_of(len(chain), options.sweep)
+        given = options.subproblems, counts, chunk_rows, comm, shards
+        self.engine = Engine(chain, x, risk, penalty, *given, schedule=order)
         for l, block_params in enumerate(params):
             for name in chain.blocks[l].penalised:  # a constraint holds from the start
                 block_params[name] = self.engine.penalty_of(l).prox(block_params[name], 0.0)
@@ -93,12 +97,13 @@ class Trainer:
             self.method: Method = own_method(self.engine, self.state, options, batches, seed, scaling)
         else:
             refuse_own_settings(options)
-            other = self.method = method(self.engine, self.state)
+            other = self.method = made_by(method, self.engine, self.state)
             self.engine, self.baseline = other.engine, other.name
         self.passes = Passes(self, self.method) if isinstance(self.method, Streaming) else None
         self.history, self._starting_rho = History(), rho
         self.given: dict[str, Any] | None = None  # the data as they were given
         self.known_by: dict[str, Any] | None = None  # dladmm.training.identity, once it was asked for
+        self.compared = True  # False after a resume from a snapshot of data or settings that are not known
         self.exempt = [1] if options.start != "feasible" else []
         every = options.diagnostics_every or (1 if self.passes is not None else None)
         self._every = every or diagnostics_interval(self.state, self.engine.n_rows)
@@ -112,7 +117,7 @@ class Trainer:
         self._restored, self.restored_from = False, cast("int | None", None)
         self.engine.how = execution_of(options, self.method, self.engine)
         self._advance: Callable[[], Tensor | None] = self._move
-        if self.engine.how.recorded:
+        if self.engine.how.recorded and isinstance(self.method, Plain):
             self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
 
     @property
@@ -123,7 +128,8 @@ class Trainer:
     def fit(self) -> Result:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
         try:
-            return self._run()
+            with threads_for(self.engine.largest_product(self.state, self._batches)):
+                return self._run()
         except BaseException:
             self._tell("on_failure")
             raise
@@ -131,7 +137,7 @@ class Trainer:
     def _run(self) -> Result:
         if self.options.mode == "convergent" and self.baseline is None:
             warn_unless_covered(self)
-        self._requested = None
+        self._requested = self.scales = None
         if self.passes is not None:
             self.passes.begin()
         self._tell("on_train_begin")
@@ -155,7 +161,7 @@ class Trainer:
         return result
 
     def _module(self, params: list[dict[str, Tensor]]) -> nn.Module:
-        self.engine.chain.observe(params, self.engine.x)
+        params = self.engine.observe(params)
         params = params if self.scaling is None else self.scaling.fold(params)
         return self.engine.chain.to_module(params if self.units is None else self.units.fold(params))
 
@@ -176,7 +182,8 @@ class Trainer:
 
     def agreed_request(self) -> Status | None:
         """The status with which any callback on any rank has asked to stop; every rank must ask."""
-        self._requested = self._agreement.status(self._requested)
+        if self.agreement is not None:
+            self._requested = self.agreement.status(self._requested)
         return self._requested
 
     def restore(self, params: list[dict[str, Tensor]], iteration: int | None = None) -> None:
@@ -188,7 +195,7 @@ class Trainer:
         self._restored, self.restored_from = True, self.history.n_iter if iteration is None else iteration
 
     def _loop(self) -> Status:
-        if self.history.n_iter and has_converged(self.engine, self.state, self.options, self.history):
+        if self.history.n_iter and has_converged(self):
             return Status.CONVERGED
         if self._requested is not None:
             return self._requested
@@ -215,10 +222,10 @@ class Trainer:
                 if self.comm.alone:
                     return Status.INTERRUPTED
                 self._requested = Status.INTERRUPTED
-            self.agreed_request()
+            _, converged = self.comm.at_once(self.agreed_request, partial(has_converged, self))
             if unbounded(self.history, self.start):
                 return Status.DIVERGED
-            if has_converged(self.engine, self.state, self.options, self.history):
+            if converged:
                 return Status.CONVERGED
             if self._requested is not None:
                 return self._requested
@@ -228,19 +235,19 @@ class Trainer:
         """One iteration and its row of the history; a status when there is no next iterate."""
         due = k % self._every == 0 or k == self.options.max_iter
         z = copied_z(self) if due and self.options.mode == "convergent" else None
-        began = time.perf_counter()
+        self.began = time.perf_counter()
         with product_precision(self.options.precision):
             signs = self._advance()
         if signs is None:
             return self._requested if self._in_mid_pass and self._requested else Status.STALLED
         row, finite = measure(self.state, signs)
-        took = self._agreement.seconds(time.perf_counter() - began, self.state.params)
+        calls = [partial(measured_with_products, self), *([] if z is None else [partial(moved_z, self, z)])]
+        took, measured = agreed_seconds(self, calls if due and finite else [])
         seconds = float(self.history.last("seconds") or 0.0) + took
         if not finite:
             return Status.NON_FINITE
-        if due:
-            row |= self._measured_with_products() | ({} if z is None else moved_z(self, z))
-        elif self.options.rho_rule == "authors":
+        row |= {name: value for part in measured for name, value in part.items()}
+        if not due and self.options.rho_rule == "authors":
             row |= evaluate(self.engine, self.state, self.validation)
         previous = self.history.last("lagrangian")
         descent = (self.start if previous is None else previous) - float(row["lagrangian"] or 0.0)
@@ -254,9 +261,10 @@ class Trainer:
 
     def _move(self) -> Tensor | None:
         """One iteration, and what it is measured by; None when there is none any more."""
-        signs = self.method.iterate(self.state, partial(vital_signs, self.engine))
+        signs = self.method.iterate(self.state, look_of(self))
         if signs is not None:
-            self.engine.chain.observe(self.state.params, self.engine.x)
+            feasible = self.state.predictions[-1] is self.state.outputs[-1]
+            self.engine.observe(self.state.params, self.state.outputs if feasible else None)
         return signs
 
     def _depends_on(self) -> tuple[Any, ...]:
@@ -268,15 +276,7 @@ class Trainer:
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
         if self.history.n_iter and self.history["loss"][-1] is None and not self._restored:
-            self.history.amend(**self._measured_with_products())
-
-    def _measured_with_products(self) -> dict[str, Value]:
-        row = evaluate(self.engine, self.state, self.validation)
-        if (
-            self.options.mode != "streaming"
-        ):  # else not a stationary point of the monitor sample's own problem
-            row["stationarity"] = math.sqrt(float(self.measuring.stationarity(self.state)))
-        return row
+            self.history.amend(**measured_with_products(self))
 
     @property
     def measuring(self) -> Engine:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,14 +33,3 @@ def no_numbers(name: str, array: np.ndarray[Any, Any]) -> str:
         f"{name} holds text (dtype {array.dtype}), but a network needs numbers: dladmm.tables.TableEncoder turns "
         "columns of text into numbers, and MLPClassifier and MLPRegressor do so themselves with data frames."
     )
-
-
-def takes(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Whether a function can be called with these arguments, as far as its signature says."""
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # a function of C without a signature
-        return True
-    return True
