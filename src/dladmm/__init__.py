@@ -6,8 +6,10 @@ scikit-learn take seconds to import, and ``dladmm --help`` needs neither.
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dladmm._version import __version__
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from dladmm.estimators.module import ModuleClassifier, ModuleRegressor
     from dladmm.estimators.regressor import MLPRegressor
     from dladmm.losses import CallableLoss
-    from dladmm.network.chain import Chain, from_module, gcn, mlp
+    from dladmm.network.chain import Chain, from_module, mlp
+    from dladmm.network.graph_chain import gcn
     from dladmm.network.recurrent_module import Recurrent
     from dladmm.solvers.subproblems import SubproblemOptions
     from dladmm.training.checkpoint import SavedModel, load_model
@@ -90,7 +93,7 @@ _PLACES = {
     "TrainOptions": "dladmm.engine.options",
     "Trainer": "dladmm.training.trainer",
     "from_module": "dladmm.network.chain",
-    "gcn": "dladmm.network.chain",
+    "gcn": "dladmm.network.graph_chain",
     "load_model": "dladmm.training.checkpoint",
     "mlp": "dladmm.network.chain",
     "train": "dladmm.api.train",
@@ -100,13 +103,25 @@ _PLACES = {
 
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
-        found = getattr(import_module(_PLACES[name]), name)
+        found = getattr(_imported(_PLACES[name]), name)
     elif not name.startswith("_") and find_spec(f"dladmm.{name}") is not None:
-        found = import_module(f"dladmm.{name}")
+        found = _imported(f"dladmm.{name}")
     else:
         raise AttributeError(f"module 'dladmm' has no attribute {name!r}")
     globals()[name] = found
     return found
+
+
+def _imported(module: str) -> ModuleType:
+    """The module, imported without garbage collection, which finds none in torch's objects and takes longer than this
+    library's own imports."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(module)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

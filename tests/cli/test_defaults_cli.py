@@ -250,3 +250,31 @@ def test_the_default_mode_refuses_what_the_others_do(tmp_path, change, words):
     with pytest.raises((InputError, InputTypeError), match=words):
         run_training(RunConfig(**settings, seed=change.get("seed", 0)), False)
     assert not (tmp_path / "r").exists(), "bad input is refused before anything is written"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--preset", "authors"),
+        ("--mode", "streaming", "--rho", "3"),
+        ("--dtype", "half"),
+        ("--regularizer", "l9"),
+    ],
+)
+def test_what_is_refused_is_neither_announced_nor_begun(tmp_path, words):
+    done = dladmm("train", "mlp", "--dataset", "digits", *words, "--out", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_no_memory_holds_is_refused_before_it_begins(tmp_path, monkeypatch):
+    """A table of 10^5 columns was announced with 480 GB and ended in torch's allocator."""
+    # Pages of 100 bytes, 100 of them
+    monkeypatch.setattr("dladmm.cli.run_config.os.sysconf", lambda name: 100)
+    done = dladmm(
+        "train", "mlp", "--dataset", "digits", "--mode", "accelerated", "--out", "run", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "the run would take about" in done.stderr
+    assert not (tmp_path / "run").exists()

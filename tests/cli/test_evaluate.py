@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +11,17 @@ import torch
 from test_defaults_cli import prices, rings
 from typer.testing import CliRunner
 
+from command_line import in_this_process
+from dladmm import datasets
+from dladmm import packed as packed_reader
+from dladmm.api.packed_onnx import run_packed_onnx
 from dladmm.base.errors import DataError, InputError
 from dladmm.cli.app import app
 from dladmm.cli.evaluating import evaluate_run, export_run
 from dladmm.cli.run_config import RunConfig
 from dladmm.cli.run_train import run_training
+from dladmm.network.table_inputs import features_taken
+from dladmm.packed import PackedNetwork
 from dladmm.training.checkpoint import load_model
 
 
@@ -123,7 +130,9 @@ def test_onnx_gives_the_same_outputs(name, runs, tmp_path):
     module = load_model(runs / name / "model.safetensors").module
     first = next(module.parameters())
     # Rows of the units that training saw, and of another number than the exporter's example
-    x = torch.tensor(np.loadtxt(runs / "own.csv", delimiter=",", skiprows=1)[:7, : first.shape[1]]).to(first)
+    x = torch.tensor(
+        np.loadtxt(runs / "own.csv", delimiter=",", skiprows=1)[:7, : features_taken(module)]
+    ).to(first)
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": x.numpy()})
     with torch.no_grad():
@@ -136,3 +145,39 @@ def test_onnx_without_its_package_is_refused_before_anything_is_read(tmp_path, m
     monkeypatch.setattr("dladmm.cli.evaluating.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'dladmm\[onnx\]'"):
         export_run(tmp_path / "nowhere", "onnx")
+    with pytest.raises(InputError, match="packed-onnx needs the package onnx"):
+        export_run(tmp_path / "nowhere", "packed-onnx")
+
+
+def test_a_network_of_signs_is_trained_packed_and_counted(tmp_path):
+    words = (
+        "train mlp --dataset digits --activation sign --weights binary --hidden 24,16 --max-iter 2 --out run"
+    )
+    assert in_this_process(*words.split(), cwd=tmp_path).returncode == 0
+    answer = in_this_process("export", "run", "--packed", "--out", "digits.npz", cwd=tmp_path)
+    assert answer.stdout == "Wrote digits.npz.\n"
+    model = load_model(tmp_path / "run" / "model.safetensors")
+    data = datasets.load("digits")
+    packed = PackedNetwork(tmp_path / "digits.npz")
+    with torch.no_grad():
+        expected = model.module(torch.as_tensor(data.x_test, dtype=torch.float32)).double().numpy()
+    assert (packed.decision_function(data.x_test) == expected).all()
+    assert packed.predict(data.x_test).tolist() == expected.argmax(1).tolist()
+    own = (tmp_path / "packed.py").read_text(encoding="utf-8")
+    assert own == Path(packed_reader.__file__).read_text(encoding="utf-8")
+    answer = in_this_process("export", "run", "--format", "packed-onnx", cwd=tmp_path)
+    assert answer.stdout == "Wrote run/model.packed.onnx.\n"
+    found = run_packed_onnx(tmp_path / "run" / "model.packed.onnx", data.x_test, 1 / 16)
+    assert (found == expected).all()
+    size = evaluate_run(tmp_path / "run")["network"]
+    assert (size["additions"], size["bit_operations"]) == (64 * 24 + 16 * 10, 24 * 16)
+    assert size["bytes"] == (64 * 24 + 24 * 16) // 8 + 4 * (24 + 16) + 4 * (16 * 10 + 10)
+    assert "bit operations per row" in CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).output
+
+
+def test_what_cannot_be_packed_is_said(runs, tmp_path):
+    for kind in ("packed", "packed-onnx"):
+        with pytest.raises(InputError, match="cannot be packed"):
+            export_run(runs / "kind", kind)
+    with pytest.raises(InputError, match="trained with --mode streaming"):
+        RunConfig(dataset="digits", weights="binary", mode="accelerated")

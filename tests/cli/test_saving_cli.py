@@ -81,10 +81,29 @@ def test_dots_in_values_and_comments_are_none_of_names(tmp_path):
     assert read_toml(tmp_path / "run.toml") == {"drop": names, "seed": 3}
 
 
-@pytest.mark.parametrize(
-    "words", [("/dev/zero", "--data", "no.npz"), ("no.certificate", "--data", "X=/dev/zero")]
-)
-def test_a_certificate_is_not_read_from_a_device(tmp_path, words):
-    done = dladmm("verify", *words, cwd=tmp_path)
+def test_a_certificate_is_not_read_from_a_device(tmp_path):
+    done = dladmm("verify", "/dev/zero", "--data", "no.npz", cwd=tmp_path)
     assert done.returncode == 2
     assert "/dev/zero is a folder, a pipe or a device" in done.stderr
+
+
+def test_labels_give_a_terminal_no_orders_and_a_spreadsheet_no_formulas(tmp_path):
+    """Labels of an npz file are not read as those of a table are."""
+    rng = np.random.default_rng(0)
+    labels = np.array(["\x1b[2Jgone", "=1+1"])
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(30, 2)), y=labels[np.arange(30) % 2])
+    options = ("--hidden", "2", "--mode", "accelerated", "--max-iter", "1", "--out", "run")
+    (tmp_path / "new.csv").write_text("a,b\n" + "\n".join(f"{a},{b}" for a, b in rng.normal(size=(20, 2))))
+    said = [
+        dladmm("train", "mlp", "--npz", "data.npz", *options, cwd=tmp_path),
+        dladmm("evaluate", "run", cwd=tmp_path),
+        dladmm("predict", "run", "--csv", "new.csv", cwd=tmp_path),
+        dladmm("report", "run", "--out", "page.html", cwd=tmp_path),
+    ]
+    assert [each.returncode for each in said] == [0] * 4
+    files = [
+        (tmp_path / name).read_text() for name in ("new.predictions.csv", "page.html", "run/metrics.json")
+    ]
+    assert not any("\x1b" in text for text in [*files, *(each.stdout + each.stderr for each in said)])
+    assert "\\x1b[2Jgone" in files[0]
+    assert not any(cell.startswith("=") for line in files[0].splitlines() for cell in line.split(","))

@@ -117,3 +117,5 @@ def test_the_path_of_a_run_is_as_short_as_the_page_says():
     )
     assert quoted is not None
     assert counted == list(quoted.groups())
+    assert int(counted[0]) < 46, "what a plain fit has no use for is asked about where the caller stands"
+    assert int(counted[1]) < 65

@@ -17,12 +17,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dladmm import InputError
-from dladmm.base import machine
 from dladmm.cli.app import app
 from dladmm.report import read_report, render, write_figures, write_page
 from dladmm.report.curves import PALETTE, figures_of, in_words
 from dladmm.report.groups import group_runs
 from dladmm.report.markup import el, json_for_script
+from dladmm.training.run_folder import describe
 from report_runs import history, make_comparison, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +225,7 @@ def test_colours_can_be_seen_on_their_paper():
 
 
 def test_the_machine_is_described_without_host_or_folder():
-    described = machine.describe()
+    described = describe()
     assert {"python", "torch", "cpu", "cpu_count", "device"} <= set(described)
     text = json.dumps(described)
     assert platform.node() not in text

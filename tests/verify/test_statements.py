@@ -7,14 +7,17 @@ import copy
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 import dladmm
-from chaos.certificates import ACTIVATIONS, LOSSES, PENALTIES
+from chaos.certificates import ACTIVATIONS, LOSSES, PENALTIES, honest
 from convergent import train
 from dladmm import verify
 from dladmm.activations import get_activation
 from dladmm.losses import get_loss
+from dladmm.network.graph import normalised_adjacency
 from dladmm.regularizers import get_regularizer
+from dladmm.training import certificate_file
 from dladmm.training.certificate_file import digest_of
 
 
@@ -77,6 +80,35 @@ def test_every_number_at_the_end_is_compared(run):
         assert any(words.startswith(f"{name} at the end") for words in failures(run, change)), name
 
 
+def test_a_lemma_2_residual_of_a_graph_is_compared_though_it_is_small():
+    """A thousandth of a residual of 1e-6: what the graph's rounding is not in is compared to the last digits."""
+    graph = honest(23511)
+    claims = graph[1]
+    assert verify.verify(*graph).accepted
+    assert claims["graph"]
+    assert claims["dtype"] == "float32"
+    assert claims["end"]["dual_optimality"] < 1e-5
+
+    def change(tensors, claims, data):
+        claims["end"]["dual_optimality"] *= 1.001
+
+    assert any(words.startswith("dual_optimality at the end") for words in failures(graph, change))
+
+
+def test_pieces_of_an_iteration_are_compared_with_each_other(run):
+    def one(column):
+        def change(tensors, claims, data):
+            claims["history"][column][2] *= 1.01
+
+        return failures(run, change)
+
+    assert "every iteration's Lagrangian is the sum of its recorded pieces" in one("dual")
+    assert one("descent") == ["every recorded descent is the difference of two Lagrangians"]
+    assert "all are finite float64" in failures(run, lambda t, c, d: t["u"].__setitem__((0, 0), np.inf))
+    forgotten = copy.deepcopy(run[1]) | {"library": "x"}
+    assert verify.verify(run[0], forgotten, run[2]).failures == ["the claims have the checksum they state"]
+
+
 def test_steps_and_c2_are_those_of_the_moves(run):
     def change(tensors, claims, data):
         claims["moves"][2][0] *= 1.001
@@ -124,6 +156,51 @@ def test_H_C1_rho_and_nu_are_compared(run):
     for name in ("rho", "nu"):
         assert any(words.startswith("rho and nu are the same") for words in failures(run, scaled(name, 1.01)))
 
+    for name in ("rho", "nu"):
+
+        def once(tensors, claims, data, name=name):
+            claims["history"][name][2] *= 1.01
+
+        assert any(words.startswith("rho and nu are the same") for words in failures(run, once))
+
+
+CERTIFIED = "what is certified was seen: rho > 2H, descent, C2, Lemma 2"
+
+
+def test_nothing_is_certified_of_a_failed_run_without_lemma_2_or_with_a_constraint(run, tmp_path):
+    assert failures(run, lambda t, c, d: c.update(status="NON_FINITE")) == [CERTIFIED]
+    assert CERTIFIED in failures(run, lambda t, c, d: t["u"].__imul__(1.01))
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 4)), np.arange(30) % 3
+    result = train(dladmm.mlp([4, 3]), X, y, regularizer="non_negative", max_iter=3)
+    result.certificate.save(tmp_path / "c")
+    other = (*verify.read(str(tmp_path / "c")), {"X": X, "y": y})
+    assert failures(other, lambda t, c, d: None) == []
+    assert CERTIFIED in failures(other, lambda t, c, d: c["verdict"].update(certified=True))
+
+
+def test_every_row_counts_in_a_checksum():
+    rows = np.random.default_rng(0).normal(size=(2500, 2))
+    whole = certificate_file.hash_of("X", np.dtype(np.float64), rows)
+    assert whole == verify.hash_of("X", "<f8", rows)
+    assert whole == certificate_file.hash_of("X", np.dtype(np.float64), sparse.csr_array(rows))
+    rows[-1, -1] += 1.0
+    assert whole != certificate_file.hash_of("X", np.dtype(np.float64), rows)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_matrix_of_a_graph_is_that_of_the_library(weighted):
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([rng.integers(0, 12, (2, 30)), [[3, 5], [3, 5]]], axis=1)  # two loops among them
+    pairs = np.sort(edges, axis=0)
+    edges = edges[:, np.unique(pairs[0] * 12 + pairs[1], return_index=True)[1]]
+    data = {"edge_index": edges} | (
+        {"edge_weight": rng.uniform(0.5, 3.0, edges.shape[1])} if weighted else {}
+    )
+    found = verify.Adjacency(data, 12, "float64").times(np.eye(12))
+    expected = normalised_adjacency(edges, 12, data.get("edge_weight")).toarray()
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
 
 @pytest.mark.parametrize("number", range(len(LOSSES)))
 def test_losses_are_those_of_the_library(number):
@@ -148,12 +225,12 @@ def test_losses_are_those_of_the_library(number):
 def test_activations_and_their_distances_are_those_of_the_library(number):
     f = get_activation(ACTIVATIONS[number])
     rng = np.random.default_rng(number)
-    z = np.concatenate([rng.normal(size=50) * 2, np.linspace(-1, 1, 5)])
-    m, a = rng.normal(size=(2, 55))
+    z = np.concatenate([rng.normal(size=50) * 2, np.repeat(np.linspace(-1, 1, 5), 8)])
+    m, a = rng.normal(size=(2, 90))
     value, slope = verify.activation(f.to_spec(), z)
     at = torch.from_numpy(z)
     np.testing.assert_allclose(value, f(at), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(slope[:50], f.derivative(at)[:50], rtol=1e-10, atol=1e-12)  # off the kinks
+    np.testing.assert_allclose(slope, f.derivative(at), rtol=1e-10, atol=1e-12)  # at the kinks too
     if f.continuous:
         found = verify.distance(f.to_spec(), z, m, a, 0.6)
         np.testing.assert_allclose(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_wine
 from typer.testing import CliRunner
 
@@ -17,10 +21,11 @@ import dladmm
 from chaos.certificates import honest, judged, tampered
 from chaos.ledger import Ledger
 from chaos.plan import BY_NAME
-from convergent import train
+from convergent import train, train_graph
 from dladmm import verify
 from dladmm.base.errors import InputError
 from dladmm.cli.app import app
+from dladmm.training.result import ConvergenceNotGuaranteed
 
 FILE = Path(verify.__file__)
 
@@ -120,12 +125,43 @@ def test_the_command_line(tmp_path):
 def test_what_cannot_be_saved_says_why(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20, 3)), rng.normal(size=20)
-    other = dladmm.train(dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2, mode="accelerated")
-    with pytest.raises(InputError, match="no run at hand"):
-        other.certificate.save(tmp_path / "c")
+    for mode in ("accelerated", "streaming"):
+        other = dladmm.train(dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2, mode=mode)
+        with pytest.raises(InputError, match=f"mode='{mode}': no theorem speaks of it"):
+            other.certificate.save(tmp_path / "c")
+    adam = dladmm.baselines.train("adam", dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2)
+    with pytest.raises(InputError, match="written of a baseline"):
+        adam.certificate.save(tmp_path / "c")
+    held = dladmm.datasets.load("karate")
+    fixed = dladmm.train_graph(
+        held, rows="fixed", hidden=(4,), max_iter=2, mode="convergent", self_training=False
+    )
+    with pytest.raises(InputError, match="rows that are held"):
+        fixed.certificate.save(tmp_path / "c")
+    plain = train(dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2).certificate
+    for words, without in (
+        ("baseline .adam.", replace(plain, writer=None, baseline="adam")),
+        ("iteration 1, which was put back", replace(plain, writer=None, restored=1)),
+        ("no run at hand", pickle.loads(pickle.dumps(plain))),
+    ):
+        with pytest.raises(InputError, match=words):
+            without.save(tmp_path / "c")
     own = dladmm.losses.CallableLoss(lambda z, t: ((z - t) ** 2).sum(1), H=2.0)
     with pytest.raises(InputError, match="loss 'callable'"):
         train(dladmm.mlp([3, 4, 1]), X, y, loss=own, max_iter=2).certificate.save(tmp_path / "c")
+
+
+def test_a_graph_with_sparse_features_is_written_as_with_dense_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = np.where(rng.random((40, 5)) < 0.3, rng.normal(size=(40, 5)), 0.0)
+    edges = rng.integers(0, 40, (2, 80))
+    arrays, labels, mask = (rows, sparse.csr_matrix(rows)), np.arange(40) % 3, np.arange(40) < 25
+    for number, features in enumerate(arrays):
+        result = train_graph(features, edges, labels, mask, hidden=[4], n_classes=3, max_iter=3)
+        result.certificate.save(tmp_path / f"{number}", data=tmp_path / f"{number}.npz")
+        assert verify.main([str(tmp_path / f"{number}"), "--data", str(tmp_path / f"{number}.npz")]) == 0
+    first, second = (verify.read(str(tmp_path / f"{number}"))[1] for number in (0, 1))
+    assert first["hashes"]["data"] == second["hashes"]["data"]
 
 
 # False certificates that were given without any tampering -----------------------------------------------------
@@ -139,7 +175,8 @@ def wine():
 def test_u_that_float32_cannot_hold_is_not_certified():
     X, y = wine()
     assert train(dladmm.mlp([13, 20, 3]), X, y, max_iter=5).certificate.certified
-    found = train(dladmm.mlp([13, 20, 3]), X * 1e12, y).certificate
+    with pytest.warns(ConvergenceNotGuaranteed, match="u is rounded away in float32.*Scale the features"):
+        found = train(dladmm.mlp([13, 20, 3]), X * 1e12, y).certificate
     assert not found.certified
     assert not found.resolved
     assert found.stationarity.recomputed > 1e15
@@ -148,7 +185,8 @@ def test_u_that_float32_cannot_hold_is_not_certified():
 
 def test_a_run_without_iterations_is_not_certified():
     X, y = wine()
-    result = train(dladmm.mlp([13, 20, 3]), X * 1e19, y)
+    with pytest.warns(ConvergenceNotGuaranteed, match="Scale the features"):
+        result = train(dladmm.mlp([13, 20, 3]), X * 1e19, y)
     assert result.history.n_iter == 0
     assert not result.certificate.certified
 
@@ -158,3 +196,22 @@ def test_a_constraint_is_not_certified():
     found = train(dladmm.mlp([13, 6, 3]), X, y, regularizer="non_negative", max_iter=3).certificate
     assert not found.certified
     assert "constraint" in str(found)
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        for read in (verify.read, lambda p: verify.read_data([p]), lambda p: verify.read_data([f"X={p}"])):
+            with pytest.raises(verify.Unreadable, match="is a folder, a pipe or a device"):
+                read(str(path))
+
+
+def test_a_damaged_file_is_not_parsed(tmp_path, monkeypatch):
+    train(dladmm.mlp([2, 2]), np.eye(2), [0, 1], max_iter=1).certificate.save(tmp_path / "one")
+    raw = (tmp_path / "one").read_bytes()
+    (tmp_path / "two").write_bytes(raw.replace(b"F32", b"F64", 1))
+    monkeypatch.setattr(verify.json, "loads", lambda text: pytest.fail("parsed"))
+    with pytest.raises(verify.Unreadable, match="does not have the checksum it states"):
+        verify.read(str(tmp_path / "two"))
+    monkeypatch.undo()
+    assert verify.read(str(tmp_path / "one"))[1]["format"] == 1

@@ -93,7 +93,7 @@ def _message_and_code(error: Exception) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, OSError):
         return f"{error}; check the path, its permissions and the free space.", 2
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
         return "out of memory; take fewer rows, a narrower network, or --max-memory.", 2
     return f"unexpected {type(error).__name__}: {error}. Run it again with --debug and report the fault.", 1
 

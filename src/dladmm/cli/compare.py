@@ -154,7 +154,7 @@ def _run(
 
 def _announce(comparison: Any) -> None:
     """Say on standard error what the data are, and what was decided."""
-    from dladmm.cli.announcing import OTHER_TASK
+    from dladmm.cli.run_job import OTHER_TASK
     from dladmm.tables.content import printable
 
     problem = comparison.problem

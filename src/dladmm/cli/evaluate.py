@@ -24,6 +24,14 @@ NAMES = {
 }
 """What the measures are called in the table."""
 
+SIZES = {
+    "parameters": "parameters",
+    "bytes": "bytes, weights of few levels as bits",
+    "bit_operations": "bit operations per row",
+    "additions": "additions per row",
+    "multiplications": "multiplications per row",
+}
+
 MOST_CLASSES = 20
 """Classes up to which the confusion matrix is printed; ``--json`` has larger ones."""
 
@@ -53,8 +61,16 @@ def evaluate(
 def export(
     run: Run,
     format_: Annotated[
-        str, typer.Option("--format", help="onnx, torch-export (a program of torch.export), or state-dict.")
+        str,
+        typer.Option(
+            "--format",
+            help="onnx, torch-export (a program of torch.export), state-dict, packed, or packed-onnx (integer types).",
+        ),
     ] = "onnx",
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="Bits and whole-numbered thresholds, and packed.py, which reads them."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="The file to write (model.* in the run's folder).")] = None,
     json_: Json = False,
 ) -> None:
@@ -64,6 +80,7 @@ def export(
     """
     from dladmm.cli.evaluating import export_run
 
+    format_ = "packed" if packed else format_
     file = export_run(run, format_, out)
     if json_:
         typer.echo(json.dumps({"run": str(run), "format": format_, "file": str(file)}))
@@ -82,6 +99,9 @@ def _print(found: dict[str, Any]) -> None:
     for key, name in NAMES.items():
         if found.get(key) is not None:
             table.add_row(name, f"{found[key]:.4f}" if abs(found[key]) < 1e4 else f"{found[key]:,.1f}")
+    for key, count in found.get("network", {}).items():
+        if count:
+            table.add_row(SIZES[key], f"{count:,}")
     console.print(table)
     if "confusion" in found:
         if len(found["classes"]) <= MOST_CLASSES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,18 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dladmm.base.errors import DataError, InputError
+import dladmm.packed
+from dladmm.api.packed_onnx import run_packed_onnx, save_packed_onnx
+from dladmm.api.packing import cost_of, save_packed, unit_of
+from dladmm.base.errors import DataError, DladmmError, InputError
 from dladmm.cli.measures import of_classes, of_numbers
 from dladmm.cli.run_config import stored
 from dladmm.cli.run_data import load_graph, load_rows
-from dladmm.cli.run_origin import read_origin, with_paths
 from dladmm.cli.run_table import rows_to_predict
+from dladmm.cli.run_train import read_origin, with_paths
+from dladmm.network.table_inputs import features_taken
+from dladmm.packed import PackedNetwork
+from dladmm.tables.content import printable
 from dladmm.training.checkpoint import load_model
 from dladmm.training.model_file import SavedModel
 
 Array = NDArray[Any]
 
-FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "state-dict": ".pt"}
+FORMATS = {
+    "onnx": ".onnx", "torch-export": ".pt2", "state-dict": ".pt", "packed": ".packed.npz",
+    "packed-onnx": ".packed.onnx",
+}  # fmt: skip
 """What a network can be exported as, and how the file ends."""
 
 
@@ -49,21 +59,22 @@ def evaluate_run(run: Path, file: Path | None = None, separator: str | None = No
     if len(judged.truth) == 0:
         raise InputError(f"there are no rows to evaluate: {judged.rows}.")
     classes = model.extra.get("classes")
+    names = [printable(c) if isinstance(c, str) else str(c) for c in classes or ()]
     found = (
         of_numbers(judged.output, judged.truth, model.loss)
         if classes is None
-        else of_classes(judged.output, judged.truth, model.loss, [str(c) for c in classes])
+        else of_classes(judged.output, judged.truth, model.loss, names)
     )
-    return {"run": str(run), "rows": judged.rows, "n_rows": len(judged.truth)} | found
+    size = {} if graph else {"network": cost_of(model.module)}
+    return {"run": str(run), "rows": judged.rows, "n_rows": len(judged.truth)} | found | size
 
 
 def _outputs(model: SavedModel, x: Any) -> Tensor:
     first = next(model.module.parameters())
     x = torch.as_tensor(np.asarray(x)).to(first.dtype)
-    if x.shape[1] != first.shape[1]:
-        raise DataError(
-            f"the rows have {x.shape[1]} columns, but the network takes {first.shape[1]} features."
-        )
+    taken = features_taken(model.module)
+    if x.shape[1] != taken:
+        raise DataError(f"the rows have {x.shape[1]} columns, but the network takes {taken} features.")
     with torch.no_grad():
         return torch.cat([model.module(part) for part in torch.split(x, 8192)]).double()
 
@@ -105,19 +116,19 @@ def _of_table(model: SavedModel, file: Path, separator: str | None) -> Judged:
     unknown = sorted({str(label) for label in y} - set(places))
     if unknown:
         raise DataError(
-            f"{file}: {target!r} has {', '.join(unknown[:5])}, which the network was not trained with."
+            f"{file}: {target!r} has {printable(', '.join(unknown[:5]))}, which the network was not trained with."
         )
     return Judged(output, np.array([places[str(label)] for label in y]), f"{file}")
 
 
 def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
-    """Write the network of a run as ONNX, as an exported program of torch, or as a plain ``state_dict``."""
+    """Write the network of a run as ONNX, as an exported program of torch, as a plain ``state_dict``, or packed."""
     if kind not in FORMATS:
         raise InputError(f"--format must be one of {', '.join(FORMATS)}, got {kind!r}.")
-    if kind == "onnx" and find_spec("onnx") is None:
+    if kind.endswith("onnx") and find_spec("onnx") is None:
         raise InputError(
-            "the format onnx needs the package onnx: pip install 'dladmm[onnx]'. --format torch-export and state-dict "
-            "need nothing."
+            f"the format {kind} needs the package onnx: pip install 'dladmm[onnx]'. --format torch-export, state-dict "
+            "and packed need nothing."
         )
     model = load_model(run / "model.safetensors")
     module = model.module.eval()
@@ -126,12 +137,14 @@ def export_run(run: Path, kind: str, out: Path | None = None) -> Path:
         raise InputError(
             f"{run} holds a graph network, which takes a graph as well: only state-dict can be exported."
         )
+    if kind.startswith("packed"):
+        return _write_packed(run, model, kind, file)
     try:
         if kind == "state-dict":
             torch.save(module.state_dict(), file)
             return file
         first = next(module.parameters())
-        example = (torch.zeros(2, first.shape[1], dtype=first.dtype),)
+        example = (torch.zeros(2, features_taken(module), dtype=first.dtype),)
         if kind == "torch-export":
             program = torch.export.export(module, example, dynamic_shapes=({0: torch.export.Dim("rows")},))
             torch.export.save(program, file)
@@ -154,3 +167,36 @@ def _write_onnx(module: torch.nn.Module, example: tuple[Tensor], file: Path) -> 
             output_names=["output"],
             dynamic_axes={"x": {0: "rows"}, "output": {0: "rows"}},
         )
+
+
+def _write_packed(run: Path, model: SavedModel, kind: str, file: Path) -> Path:
+    """Whole numbers, and beside bits the file that reads them; compared with the network on the test rows."""
+    if model.extra.get("table") is not None:
+        raise InputError(
+            f"{run} was trained on a table, whose columns are no whole numbers: it cannot be packed."
+        )
+    rows = load_rows(with_paths(stored(run), run, read_origin(run)))
+    x = np.asarray(rows.x_test if len(rows.x_test) else rows.x_train)
+    unit = unit_of(x)
+    write = save_packed if kind == "packed" else save_packed_onnx
+    write(model.module, file, unit=unit, classes=model.extra.get("classes"))
+    try:
+        found = (
+            PackedNetwork(file).decision_function(x) if kind == "packed" else run_packed_onnx(file, x, unit)
+        )
+        expected = _outputs(model, x).numpy()[: len(found)]
+        same = (
+            found.argmax(1) == expected.argmax(1)
+            if expected.shape[1] > 1
+            else np.isclose(found, expected)[:, 0]
+        )
+        if not same.all():
+            raise DataError(
+                f"{(~same).sum()} of {len(same)} test rows are predicted otherwise by the packed network."
+            )
+    except DladmmError:
+        file.unlink()
+        raise
+    if kind == "packed":
+        shutil.copyfile(dladmm.packed.__file__, file.parent / "packed.py")
+    return file

@@ -16,6 +16,7 @@ from dladmm.base.errors import InputError
 from dladmm.cli.run_data import TableData
 from dladmm.datasets import GraphData
 from dladmm.losses import Loss
+from dladmm.tables.content import printable
 
 Array = NDArray[Any]
 
@@ -44,7 +45,9 @@ def of_test_rows(module: nn.Module, data: TableData | GraphData, loss: Loss) -> 
     found = (
         of_numbers(output, truth, loss)
         if classes is None
-        else of_classes(output, truth, loss, [str(c) for c in classes])
+        else of_classes(
+            output, truth, loss, [printable(c) if isinstance(c, str) else str(c) for c in classes]
+        )
     )
     if classes is not None and len(classes) > MOST_SHOWN:
         del found["confusion"], found["classes"]

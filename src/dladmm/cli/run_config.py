@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import tomllib
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,6 +13,8 @@ from typing import Any
 from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.errors import DataError, InputError
 from dladmm.base.table_file import regular_file
+from dladmm.engine.options import make_options
+from dladmm.training.checks import check_device, check_dtype
 
 RESUMABLE = {"max_iter", "device", "out", "max_memory"}
 """Settings that may change when a run is resumed."""
@@ -53,6 +57,7 @@ class RunConfig:
     test_fraction: float = 0.2
     hidden: tuple[int, ...] | None = None
     activation: str = "relu"
+    weights: str | None = None
     task: str = "auto"
     loss: str | None = None
     regularizer: str | None = None
@@ -77,6 +82,8 @@ class RunConfig:
             raise InputError(f"--mode {CROSS_FITTED} is for tables; leave it out, or take accelerated.")
         if self.network not in ("mlp", "gcn"):
             raise InputError(f"network must be mlp or gcn, got {self.network!r}.")
+        if self.network == "mlp" and self.preset == "authors":
+            raise InputError("--preset authors is for graphs (dladmm train gcn); MLPs have --preset paper.")
         sources = [name for name in ("dataset", "csv", "npz") if getattr(self, name) is not None]
         if len(sources) != 1:
             given = " and ".join(f"--{name}" for name in sources) or "none"
@@ -86,6 +93,10 @@ class RunConfig:
         own = [f"--{name}" for name in ("drop", "id", "separator") if getattr(self, name) is not None]
         if own and self.csv is None:
             raise InputError(f"{' and '.join(own)} is about the columns of --csv, which was not given.")
+        if self.weights is not None and self.network == "gcn":
+            raise InputError("--weights is for dladmm train mlp; leave it out.")
+        if self.weights is not None and self.mode not in ("auto", "streaming"):
+            raise InputError(f"--weights is trained with --mode streaming, not {self.mode}.")
         if not 0 < self.test_fraction < 1:
             raise InputError(f"test_fraction must lie between 0 and 1, got {self.test_fraction}.")
 
@@ -100,6 +111,14 @@ class RunConfig:
         if self.hidden is not None:
             return self.hidden
         return (128,) if self.network == "gcn" else (100, 100)
+
+    @property
+    def weight_sets(self) -> Any:
+        """The weights argument of ``train``, from text such as ``binary``, ``2``, ``real:20`` or ``binary,real``."""
+        if self.weights is None:
+            return None
+        words: list[Any] = [int(word) if word.isdecimal() else word for word in self.weights.split(",")]
+        return words if len(words) > 1 else words[0]
 
     def penalty(self) -> dict[str, Any] | str | None:
         """The regularizer argument for ``train``, from text such as ``l2:0.1``."""
@@ -129,6 +148,12 @@ class RunConfig:
         }
         return chosen
 
+    def check(self) -> None:
+        """Raise for settings that no run could have; the mode has been decided."""
+        make_options(**self.options()).penalty(self.penalty())
+        check_dtype("float32" if self.dtype == "auto" else self.dtype)
+        check_device(self.device)
+
     def to_toml(self) -> str:
         """The settings as TOML text, without those that are None."""
         given = {key: value for key, value in asdict(self).items() if value is not None}
@@ -136,6 +161,16 @@ class RunConfig:
             del given["max_iter"]
         lines = [f"{key} = {_toml(value)}" for key, value in given.items()]
         return "\n".join(lines) + "\n"
+
+
+def check_memory(needed: int, n_columns: int) -> None:
+    """Raise where a run would take more bytes than the machine has."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
+    if needed > there:
+        raise InputError(
+            f"the run would take about {needed / 1e9:,.0f} GB of memory, and this machine has {there / 1e9:,.0f}: "
+            f"leave some of the {n_columns:,} columns out (--drop), or take narrower layers."
+        )
 
 
 def merged(file: Path | None, flags: dict[str, Any]) -> RunConfig:

@@ -27,6 +27,7 @@ from dladmm.datasets.partial_reading import idx_rows, npz_names, npz_rows, shape
 from dladmm.losses import get_loss
 from dladmm.network.graph import check_node_features
 from dladmm.tables import TableEncoder
+from dladmm.tables.content import printable
 
 Array = NDArray[Any]
 
@@ -68,7 +69,9 @@ def load_rows(config: RunConfig) -> TableData:
             raise InputError(f"{config.dataset} is a graph; use: dladmm train gcn --dataset {config.dataset}")
         if config.task == "regression":
             raise InputError(f"{config.dataset} holds classes; leave --task regression out.")
-        return rows_of(data, decide(np.array([True]), config.task, config.loss).loss)
+        if config.task == "auto" and config.loss is None:
+            return rows_of(data)
+        return rows_of(data, decide(np.asarray(data.y_train), config.task, config.loss).loss)
     if config.csv is not None:
         return _split_table(config)
     arrays = read_npz(Path(str(config.npz)), ())
@@ -189,7 +192,9 @@ def _encode(y: Array, task: Task) -> tuple[Array, int, list[Any] | None]:
             raise InputError(f"the target must hold one label per row, got shape {y.shape}.")
         classes, encoded = np.unique(y, return_inverse=True)
         if len(classes) < 2:
-            raise InputError(f"the target holds one class only ({classes[0]}); at least two are needed.")
+            raise InputError(
+                f"the target holds one class only ({printable(str(classes[0]))}); at least two are needed."
+            )
         return encoded, len(classes), [c.item() for c in classes]
     try:
         target = np.atleast_1d(y).astype(np.float64)

@@ -1,10 +1,15 @@
-"""A run of the command line with its data loaded and all settings decided: announced, trained, and measured by it."""
+"""A run of the command line with its data loaded and all settings decided: announced, trained, and measured by it.
+
+This is an MLP on rows; :mod:`dladmm.cli.graph_job` has the GCN on a graph.
+"""
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +18,30 @@ import torch
 from torch import Tensor
 
 from dladmm.activations import get_activation
-from dladmm.api.arguments import fresh_parameters
-from dladmm.api.choosing import CROSS_FITTED, GRAPH_MODE, best_dtype, best_mode
-from dladmm.api.cross_fit import fit_cross_fitted
-from dladmm.api.row_checks import RowChecks
+from dladmm.api.arguments import best_dtype, fresh_parameters
+from dladmm.api.choosing import CROSS_FITTED, best_mode
+from dladmm.api.cross_fit import copies_for, fit_cross_fitted
+from dladmm.api.given import RowChecks
 from dladmm.api.train import train
-from dladmm.api.train_graph import train_graph
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
-from dladmm.cli.announcing import announce, graph_bytes, mode_words, peak_bytes
 from dladmm.cli.measures import of_test_rows
-from dladmm.cli.run_config import BY_MODE, RunConfig
-from dladmm.cli.run_data import TableData, load_graph, load_own_rows
+from dladmm.cli.run_config import BY_MODE, RunConfig, check_memory
+from dladmm.cli.run_data import TableData, load_own_rows
 from dladmm.compute.communicator import Communicator
-from dladmm.compute.partition import partitioned
-from dladmm.datasets import GraphData
 from dladmm.engine.batches import default_passes
+from dladmm.engine.certificate_text import guarantee
+from dladmm.engine.memory import needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
-from dladmm.network.chain import mlp
-from dladmm.network.graph import normalised_adjacency
+from dladmm.network.chain import Chain, mlp
+from dladmm.tables.content import printable
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.standing import Standing, standing
+
+OTHER_TASK = {"classification": "regression", "regression": "classification"}
 
 
 @dataclass(frozen=True)
@@ -73,41 +79,95 @@ class Job(ABC):
         """More measures of the test rows than the history has; None on several ranks, whose rows lie apart."""
 
 
-def prepared(config: RunConfig, found: RunConfig, comm: Communicator) -> Job:
-    """Load the data, from the paths of ``found``, and decide what is "auto" in ``config``."""
-    if config.network == "gcn":
-        with comm.together():
-            graph = load_graph(found)
-        mode = (
-            ("convergent" if config.preset != "default" else GRAPH_MODE)
-            if config.mode == "auto"
-            else config.mode
-        )
-        dtype = "float32" if config.dtype == "auto" else config.dtype
-        decided = replace(
-            config, mode=mode, dtype=dtype, task="classification", loss=config.loss or "cross_entropy"
-        )
-        return GraphJob(decided, config.mode, comm, graph)
+def announce(
+    config: RunConfig,
+    data: str,
+    widths: list[int],
+    memory: float,
+    folder: Path,
+    *,
+    task: str = "",
+    mode: str = "",
+    notes: Sequence[str] = (),
+) -> None:
+    """Print it; ``config`` has been decided, ``task`` and ``mode`` say by what."""
+    bias = 0 if config.network == "gcn" else 1
+    parameters = sum((a + bias) * b for a, b in pairwise(widths))
+    options = make_options(**config.options())
+    loss = get_loss(str(config.loss))
+    promise = guarantee(
+        options.starting_rho(loss.H),
+        loss.H,
+        config.network == "gcn" and config.rows in ("train", "fixed"),
+        accelerated=options.mode == "accelerated",
+        streaming=options.mode == "streaming",
+    )
+    kind, of = loss.kind, ", ".join(filter(None, (config.activation, config.weights)))
+    decided = f" ({task}; --task {OTHER_TASK[kind]} for the other)" if task else ""
+    lines = [
+        f"data       {data}",
+        *(f"table      {printable(note)}" for note in notes),
+        f"task       {kind}, loss {config.loss}{decided}",
+        f"network    {config.network} {'-'.join(map(str, widths))} ({of}), {parameters:,} parameters",
+        f"mode       {config.mode}{mode}",
+        f"memory     about {memory / 1e6:,.0f} MB above the data",
+        f"theory     {promise}",
+        f"run        {folder}",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def mode_words(config: RunConfig, asked: str, n_rows: int) -> str:
+    """What the mode is and who chose it."""
+    by_whom = ", chosen by the data and the settings (--mode convergent: the paper's)"
+    chosen = by_whom if asked == "auto" else ""
+    if config.mode == CROSS_FITTED:
+        return f": {copies_for(n_rows)} copies of the network, merged into one{chosen}"
+    return chosen
+
+
+def peak_bytes(config: RunConfig, chain: Chain, data: TableData) -> int:
+    """Peak memory of the run's tensors, in bytes."""
+    options = make_options(**config.options())
+    needs = needs_of(
+        chain,
+        data.x_train,
+        options,
+        options.penalty(config.penalty()),
+        dtype=check_dtype("float32" if config.dtype == "auto" else config.dtype),
+        device=check_device(config.device),
+        n_validation=len(data.x_test),
+    )
+    if options.max_memory is None:
+        return needs.peak
+    return replace(needs, at_once=chunk(needs, bytes_of(options.max_memory), data.x_train)).peak
+
+
+def prepared_table(config: RunConfig, found: RunConfig, comm: Communicator) -> TableJob:
+    """Load the rows, from the paths of ``found``, and decide what is "auto" in ``config``."""
     data = load_own_rows(found, comm)
     n_rows = sum(int(text) for text in comm.texts(str(len(data.x_train))))
     mode = config.mode if config.mode != "auto" else _mode(config, n_rows, data.x_train.shape[1], comm)
     if mode == CROSS_FITTED and not comm.alone:
         raise InputError(f"--mode {CROSS_FITTED} runs in one process; leave torchrun or --mode out.")
-    dtype = config.dtype
+    dtype, device = config.dtype, check_device(config.device)
     if dtype == "auto" and mode != CROSS_FITTED:
-        widest = max(config.widths, default=1)
-        by_size = best_dtype(n_rows, widest, mode, check_device(config.device))
+        by_size = best_dtype(n_rows, max(config.widths, default=1), mode, device)
         dtype = by_size if mode == "accelerated" else "float32"
     decided = replace(config, mode=mode, dtype=dtype, task=data.task.kind, loss=data.task.loss)
     job = TableJob(decided, config.mode, comm, data, n_rows, config.task == "auto")
     if mode == CROSS_FITTED:
         job.check_rows()
+    if device.type == "cpu":
+        check_memory(job.memory, data.x_train.shape[1])
     return job
 
 
 def _mode(config: RunConfig, n_rows: int, n_features: int, comm: Communicator) -> str:
     if config.preset != "default":
         return "convergent"
+    if config.weights is not None:
+        return "streaming"
     one_network = config.regularizer is not None or get_activation(config.activation).n_levels > 0
     return best_mode(
         n_rows,
@@ -115,6 +175,7 @@ def _mode(config: RunConfig, n_rows: int, n_features: int, comm: Communicator) -
         solver_settings=any(getattr(config, name) is not None for name in ("rho", "nu", "max_memory")),
         one_network=one_network or not comm.alone,
         batches=config.batch_size is not None,
+        jumps=get_activation(config.activation).n_levels > 0 and comm.alone,
     )
 
 
@@ -147,10 +208,21 @@ class TableJob(Job):
     def _widths(self) -> list[int]:
         return [self.data.x_train.shape[1], *self.config.widths, self.data.n_outputs]
 
+    def _chain(self) -> Chain:
+        """Batches are normalised inside a network with jumps in streaming mode."""
+        jumps = get_activation(self.config.activation).n_levels > 0
+        normalised = jumps and self.config.mode == "streaming" and self.comm.alone
+        return mlp(self._widths, self.config.activation, normalised=normalised)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the run is expected to take above its data."""
+        return peak_bytes(self.config, self._chain(), self.data)
+
     def check_rows(self) -> None:
         """Raise for rows and targets that cannot be trained on, as :func:`dladmm.train` does for the other modes."""
         config, data, dtype, device = self.config, self.data, torch.float64, torch.device("cpu")
-        chain = mlp(self._widths, config.activation)
+        chain = self._chain()
         params = fresh_parameters(chain, check_seed(config.seed), 1.0, None, dtype, device)
         checks = RowChecks(chain, params, get_loss(str(config.loss)), data.n_outputs, dtype, device)
         checks.whole(data.x_train, data.y_train, None)
@@ -159,12 +231,11 @@ class TableJob(Job):
     def announce(self, folder: Path) -> None:
         config, data = self.config, self.data
         of = "" if self.comm.alone else f" on rank 0 of {self.comm.size}"
-        memory = peak_bytes(config, mlp(self._widths, config.activation), data)
         announce(
             config,
             data.describe() + of,
             self._widths,
-            memory,
+            self.memory,
             folder,
             task=data.task.why if self.guessed and config.dataset is None else "",
             mode=mode_words(config, self.asked, self.n_rows),
@@ -172,7 +243,7 @@ class TableJob(Job):
         )
 
     def fit(self, callbacks: list[Callback]) -> Result:
-        config, data, options = self.config, self.data, self.config.options()
+        config, data, options, chain = self.config, self.data, self.config.options(), self._chain()
         if config.mode == CROSS_FITTED:
             make_options(**options)  # checks them
             return fit_cross_fitted(
@@ -189,9 +260,9 @@ class TableJob(Job):
                 callbacks=check_callbacks(callbacks),
             ).result
         if "max_iter" not in options:
-            options["max_iter"] = default_passes(self.n_rows, config.batch_size)
+            options["max_iter"] = default_passes(self.n_rows, config.batch_size, jumps=chain.has_jumps)
         return train(
-            mlp(self._widths, config.activation),
+            chain,
             lambda rank, world: (data.x_train, data.y_train),
             loss=str(config.loss),
             regularizer=config.penalty(),
@@ -201,6 +272,7 @@ class TableJob(Job):
             dtype=config.dtype,
             callbacks=callbacks,
             communicator=self.comm,
+            weights=config.weight_sets,
             **options,
         )
 
@@ -217,81 +289,11 @@ class TableJob(Job):
         def encoded(targets: Any) -> Tensor:
             return loss.encode(torch.as_tensor(np.asarray(targets)), n_outputs, torch.float64)
 
-        inputs = _tensor(x)
+        inputs = torch.as_tensor(np.asarray(x))
         with torch.no_grad():
             output = torch.cat([result.module(part.to(first)) for part in torch.split(inputs, 8192)]).cpu()
-        learnt = _tensor(self.data.x_train), encoded(self.data.y_train)
+        learnt = torch.as_tensor(np.asarray(self.data.x_train)), encoded(self.data.y_train)
         return standing(loss, output, encoded(y), inputs, rows, learnt)
-
-    def tested(self, result: Result) -> dict[str, Any] | None:
-        loss = get_loss(str(self.config.loss))
-        return of_test_rows(result.module, self.data, loss) if self.comm.alone else None
-
-
-def _tensor(x: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(x))
-
-
-@dataclass(frozen=True)
-class GraphJob(Job):
-    """A GCN on a graph."""
-
-    data: GraphData
-
-    @property
-    def arrays(self) -> dict[str, Any]:
-        graph = self.data
-        own = self.comm.rank == 0  # every rank has the whole graph
-        x = graph.x.to_dense() if graph.x.layout != torch.strided else graph.x
-        named = {"x": x, "edge_index": graph.edge_index, "y": graph.y, "train_mask": graph.train_mask}
-        return {name: np.asarray(array) if own else np.asarray(array)[:0] for name, array in named.items()}
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        return {"classes": list(range(self.data.n_classes))}
-
-    @property
-    def _widths(self) -> list[int]:
-        return [self.data.n_features, *self.config.widths, self.data.n_classes]
-
-    def announce(self, folder: Path) -> None:
-        memory = graph_bytes(self._widths, -(-self.data.n_nodes // self.comm.size), self.config.dtype)
-        mode = mode_words(self.config, self.asked, self.data.n_nodes)
-        announce(self.config, repr(self.data), self._widths, memory, folder, mode=mode)
-
-    def fit(self, callbacks: list[Callback]) -> Result:
-        config, data, comm, partition = self.config, self.data, self.comm, None
-        if not comm.alone:
-            found = partitioned(normalised_adjacency(data.edge_index, data.n_nodes), comm)
-            partition = found.owner
-            if comm.rank == 0:
-                print(f"partition  {found}", file=sys.stderr, flush=True)
-        return train_graph(
-            data,
-            hidden=config.widths,
-            activation=config.activation,
-            rows=config.rows,  # type: ignore[arg-type]  # checked there
-            loss=str(config.loss),
-            regularizer=config.penalty(),
-            validation="test" if bool(data.test_mask.any()) else None,
-            random_state=config.seed,
-            device=config.device,
-            dtype=config.dtype,
-            callbacks=callbacks,
-            communicator=comm,
-            partition=partition,
-            **config.options(),
-        )
-
-    def standing(self, result: Result) -> Standing | None:
-        found = result.standing
-        if found is None:
-            return None
-        names = {"held-out rows": "test nodes", "training rows": "labelled nodes"}
-        rows = found.rows
-        for word, better in names.items():
-            rows = rows.replace(word, better)
-        return replace(found, rows=rows)
 
     def tested(self, result: Result) -> dict[str, Any] | None:
         loss = get_loss(str(self.config.loss))

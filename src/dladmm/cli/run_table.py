@@ -1,4 +1,4 @@
-"""A user's own table: which column is predicted, which are left out, how text and gaps become numbers."""
+"""A user's own table, to learn from or to predict: which columns count, how text and gaps become numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from dladmm.base.errors import DataError
+from dladmm.base.errors import DataError, InputError
 from dladmm.cli.run_config import RunConfig
+from dladmm.network.table_inputs import features_taken
 from dladmm.tables import Frame, TableEncoder, read_table
+from dladmm.tables.content import printable
+from dladmm.training.checkpoint import load_model
 
 Array = NDArray[Any]
 
@@ -115,3 +119,40 @@ def _harmless(cell: Any) -> Any:
     except ValueError:
         return "'" + cell
     return cell
+
+
+def predict_csv(run: Path, file: Path, out: Path | None, separator: str | None = None) -> dict[str, Any]:
+    """Write predictions of a run's network for the rows of a CSV file, beside it or to ``out``; returns a summary."""
+    model = load_model(run / "model.safetensors")
+    if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
+        raise InputError(
+            f"{run} holds a graph network; predict its nodes with GCNClassifier or module(x, edge_index)."
+        )
+    table = rows_to_predict(model.extra, file, separator)
+    first = next(model.module.parameters())
+    taken = features_taken(model.module)
+    if table.x.shape[1] != taken:
+        raise DataError(f"{file} has {table.x.shape[1]} columns, but the network takes {taken} features.")
+    with torch.no_grad():
+        output = model.module(torch.from_numpy(table.x).to(first.dtype))
+    lost = torch.nonzero(~torch.isfinite(output).all(1))
+    if len(lost):
+        raise DataError(
+            f"{file}, row {int(lost[0]) + 2}: the network's output is not finite ({len(lost)} such rows). A number "
+            "there is too large, or the weights of the network are not finite."
+        )
+    named = model.extra.get("classes")
+    classes = None if named is None else [printable(c) if isinstance(c, str) else c for c in named]
+    if classes is None:
+        header = [f"prediction{j or ''}" for j in range(output.shape[1])]
+        predictions: Any = model.loss.decision(output).tolist()
+    else:
+        probabilities = model.loss.probabilities(output.double()).numpy()
+        chosen = [classes[i] for i in model.loss.decision(output).tolist()]
+        header = ["prediction", *(f"p({c})" for c in classes)]
+        predictions = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
+    rows = [[*(cells[i] for cells in table.ids.values()), *row] for i, row in enumerate(predictions)]
+    header = [*table.ids, *header]
+    target = file.with_suffix(".predictions.csv") if out is None else out
+    write_cells(target, header, rows)
+    return {"rows": len(predictions), "file": str(target), "columns": header}

@@ -1,7 +1,8 @@
-"""The work of ``dladmm train`` and ``dladmm predict``: load data, train, write the run folder, predict."""
+"""The work of ``dladmm train``: load data, train, write the run folder; and where the data of a run came from."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -10,9 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from dladmm.api.choosing import CROSS_FITTED
 from dladmm.base.atomic import replacing
 from dladmm.base.container import check_meta
@@ -20,13 +18,12 @@ from dladmm.base.errors import DataError, InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback, Checkpoint, ProgressBar, StopOnSignal
 from dladmm.callbacks.traffic_log import TrafficLog
+from dladmm.cli.graph_job import prepared_graph
 from dladmm.cli.launch import TIMEOUT, check_folder_is_known, launched, local_device, restarted
 from dladmm.cli.run_config import RunConfig
-from dladmm.cli.run_job import prepared
-from dladmm.cli.run_origin import check_same_data, read_origin, with_paths, write_origin
-from dladmm.cli.run_table import rows_to_predict, write_cells
+from dladmm.cli.run_job import prepared_table
 from dladmm.compute.communicator import Communicator, Traffic, current
-from dladmm.training.checkpoint import checkpoints, load_model, save_model
+from dladmm.training.checkpoint import checkpoints, save_model
 from dladmm.training.identity import described
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 from dladmm.training.run_folder import write_run
@@ -37,6 +34,9 @@ PATIENCE = 2.0
 
 CHECKPOINT_SECONDS = 60.0
 """Between two checkpoints of streaming mode, whose passes may take hours."""
+
+ORIGIN, PATHS = "data.json", ("csv", "npz", "data_dir")
+"""The file that says where a run's data came from, and the settings that are paths."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
             )
         origin = read_origin(folder) if resume else {"paths": {}, "arrays": {}}
     found = with_paths(config, folder, origin)
+    prepared = prepared_graph if config.network == "gcn" else prepared_table
     job = prepared(config, found, comm)
     if execution.certificate is not None and (job.config.options()["mode"] != "convergent" or not comm.alone):
         raise InputError(
@@ -105,6 +106,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         )
     arrays = described(job.arrays, comm)
     with comm.together():
+        job.config.check()  # refused before anything is written or announced
         check_meta(job.extra, "labels and names of the data")  # else the training would be lost at its end
         if resume:
             check_same_data(origin["arrays"], arrays, folder)
@@ -130,9 +132,8 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
         traffic = Traffic() if log is None else log.typical
         stands = None if standing is None else standing.to_dict()
         measured: dict[str, Any] = {"standing": stands, "tested": job.tested(result)}
-        save_model(
-            result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra
-        )  # before pictures
+        # Before pictures: a failing plot must not lose the network
+        save_model(result, folder / "model.safetensors", loss=job.config.loss, extra=job.extra)
         write_run(result, folder, asdict(job.config), traffic=traffic.to_dict(comm.size), **measured)
         if execution.certificate is not None:
             result.certificate.save(execution.certificate, f"{execution.certificate}.npz")
@@ -157,38 +158,54 @@ def _write_start(config: RunConfig, folder: Path) -> None:
         raise DataError(f"{folder} cannot hold the run: {error}") from error
 
 
-def predict_csv(run: Path, file: Path, out: Path | None, separator: str | None = None) -> dict[str, Any]:
-    """Write predictions of a run's network for the rows of a CSV file, beside it or to ``out``; returns a summary."""
-    model = load_model(run / "model.safetensors")
-    if model.loss is None or not isinstance(model.module, torch.nn.Sequential):
-        raise InputError(
-            f"{run} holds a graph network; predict its nodes with GCNClassifier or module(x, edge_index)."
-        )
-    table = rows_to_predict(model.extra, file, separator)
-    first = next(model.module.parameters())
-    if table.x.shape[1] != first.shape[1]:
-        raise DataError(
-            f"{file} has {table.x.shape[1]} columns, but the network takes {first.shape[1]} features."
-        )
-    with torch.no_grad():
-        output = model.module(torch.from_numpy(table.x).to(first.dtype))
-    lost = torch.nonzero(~torch.isfinite(output).all(1))
-    if len(lost):
-        raise DataError(
-            f"{file}, row {int(lost[0]) + 2}: the network's output is not finite ({len(lost)} such rows). A number "
-            "there is too large, or the weights of the network are not finite."
-        )
-    classes = model.extra.get("classes")
-    if classes is None:
-        header = [f"prediction{j or ''}" for j in range(output.shape[1])]
-        predictions: Any = model.loss.decision(output).tolist()
-    else:
-        probabilities = model.loss.probabilities(output.double()).numpy()
-        chosen = [classes[i] for i in model.loss.decision(output).tolist()]
-        header = ["prediction", *(f"p({c})" for c in classes)]
-        predictions = [[c, *np.round(p, 6)] for c, p in zip(chosen, probabilities, strict=True)]
-    rows = [[*(cells[i] for cells in table.ids.values()), *row] for i, row in enumerate(predictions)]
-    header = [*table.ids, *header]
-    target = file.with_suffix(".predictions.csv") if out is None else out
-    write_cells(target, header, rows)
-    return {"rows": len(predictions), "file": str(target), "columns": header}
+def write_origin(config: RunConfig, folder: Path, arrays: dict[str, Any]) -> None:
+    """Write the paths of the data, absolute and relative to the run's folder, and what they held."""
+    paths = {}
+    for name in PATHS:
+        given = getattr(config, name)
+        if given is not None:
+            absolute = Path(given).absolute()
+            paths[name] = {
+                "absolute": str(absolute),
+                "relative": os.path.relpath(absolute, folder.absolute()),
+            }
+    with replacing(folder / ORIGIN) as file:
+        file.write((json.dumps({"paths": paths, "arrays": arrays}, indent=2) + "\n").encode())
+
+
+def read_origin(folder: Path) -> dict[str, Any]:
+    """What :func:`write_origin` wrote; empty for a run of an earlier version."""
+    path = folder / ORIGIN
+    if not path.exists():
+        return {"paths": {}, "arrays": {}}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"paths": dict(found["paths"]), "arrays": dict(found["arrays"])}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def with_paths(config: RunConfig, folder: Path, origin: dict[str, Any]) -> RunConfig:
+    """The settings with paths that exist: where the data lay, else beside the run as before, else as it was given."""
+    found: dict[str, Any] = {}
+    for name, known in origin["paths"].items():
+        if name not in PATHS or not isinstance(known, dict) or getattr(config, name) is None:
+            continue
+        places = [Path(str(known.get("absolute"))), folder / str(known.get("relative"))]
+        found[name] = str(next((place for place in places if place.exists()), getattr(config, name)))
+    return replace(config, **found)
+
+
+def check_same_data(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
+    """Raise if a run would go on with other data; the difference is named."""
+    differ = [name for name, known in before.items() if name in now and known != now[name]]
+    if not differ:
+        return
+    name = differ[0]
+    was, present = before[name].get("shape"), now[name]["shape"]
+    what = f"shape {was} then, {present} now" if was != present else "the same shape, other values"
+    others = f" ({', '.join(differ[1:])} too)" if differ[1:] else ""
+    raise InputError(
+        f"the data are not those that the run in {folder} began with: {name} differs{others}, {what}. Bring the data "
+        "back, or begin a new run with another --out."
+    )

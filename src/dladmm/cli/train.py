@@ -22,6 +22,13 @@ Hidden = Annotated[str | None, typer.Option(help="Widths of the hidden layers, a
 Activation = Annotated[
     str | None, typer.Option(help="relu, leaky_relu, tanh, sigmoid, sign, step, quantised, ...")
 ]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="binary (+1 and -1), ternary, or a number of bits: all layers but the last; with commas one per layer. "
+        "ternary:20 has at most 20 weights per unit, real:20 too."
+    ),
+]
 LossOption = Annotated[
     str | None,
     typer.Option(
@@ -122,6 +129,7 @@ def train_mlp(
     ] = None,
     hidden: Hidden = None,
     activation: Activation = None,
+    weights: Weights = None,
     task: TaskOption = None,
     loss: LossOption = None,
     regularizer: Penalty = None,
@@ -151,9 +159,9 @@ def train_mlp(
     flags = {
         "network": "mlp", "dataset": dataset, "csv": csv, "target": target, "drop": drop, "id": id_,
         "separator": separator, "npz": npz, "data_dir": data_dir, "test_fraction": test_fraction, "hidden": hidden,
-        "activation": activation, "task": task, "loss": loss, "regularizer": regularizer, "mode": mode,
-        "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size, "max_iter": max_iter, "seed": seed,
-        "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
+        "activation": activation, "weights": weights, "task": task, "loss": loss, "regularizer": regularizer,
+        "mode": mode, "preset": preset, "rho": rho, "nu": nu, "batch_size": batch_size, "max_iter": max_iter,
+        "seed": seed, "device": device, "dtype": dtype, "max_memory": max_memory, "out": out,
     }  # fmt: skip
     _run(flags, resume, config, json_, (checkpoint_every, timeout, profile, certificate))
 
@@ -212,7 +220,7 @@ def predict(
 
     Example: dladmm predict runs/own --csv new.csv
     """
-    from dladmm.cli.run_train import predict_csv
+    from dladmm.cli.run_table import predict_csv
 
     report = predict_csv(run, csv, out, separator)
     if json_:
@@ -262,9 +270,8 @@ def run_flags(flags: dict[str, Any]) -> dict[str, Any]:
     """Flags converted to the types of the settings of a run: paths to str, widths to a tuple."""
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in flags.items()}
     for name in ("drop", "id"):
-        settings[name] = (
-            settings.get(name) or None
-        )  # typer gives an empty list for an option that is not there
+        # Typer gives an empty list for an option that is not there
+        settings[name] = settings.get(name) or None
     if isinstance(settings["hidden"], str):
         settings["hidden"] = _widths(settings["hidden"])
     return settings

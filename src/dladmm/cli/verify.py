@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,10 +23,5 @@ def verify(
     Example: dladmm verify run.certificate --data run.certificate.npz
     """
     from dladmm import verify as checking
-    from dladmm.base.table_file import regular_file
 
-    for each in (certificate, *data):
-        path = Path(each) if Path(each).exists() else Path(each.partition("=")[2] or each)
-        if path.exists():
-            regular_file(path)  # a device would be read for ever
     raise typer.Exit(checking.main([certificate, *(word for each in data for word in ("--data", each))]))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
 from dladmm.base.errors import DladmmError, InputError
+from dladmm.base.scipy_sparse import sparse
 
 if TYPE_CHECKING:
     from dladmm.datasets._types import GraphData

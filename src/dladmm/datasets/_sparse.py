@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from dladmm.base.errors import DataError
+from dladmm.base.scipy_sparse import sparse
 
 MAX_SIDE = 2**24  #: rows or columns a matrix in a file may declare
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 
 Mask = NDArray[np.bool_]
 

@@ -10,9 +10,9 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from dladmm.base.errors import InputError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.datasets._types import GraphData, ImageData, bounded_number, split_nodes, whole_number
 from dladmm.datasets.embedded import shuffled_rows
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 
 from dladmm.base.errors import DataError
+from dladmm.base.scipy_sparse import sparse
 from dladmm.datasets import unpickle
 from dladmm.datasets._sparse import csr_from, labels_from, shape_from, undirected
 from dladmm.datasets._standins import SparseRows
