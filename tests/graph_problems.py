@@ -9,8 +9,8 @@ from scipy import sparse
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
-from dladmm.network.chain import gcn
 from dladmm.network.graph import normalised_adjacency
+from dladmm.network.graph_chain import gcn
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
 

@@ -34,14 +34,14 @@ def session(tmp_path):
 
 
 def made(e, curves, seconds=0.5):
-    """Evidence of runs with given curves by cell; ``curves`` says what columns a cell has."""
+    """Evidence of runs with given curves by cell; ``curves`` says what columns a cell has, ``seconds`` may too."""
     runs = {}
     for cell in cells(e, "cpu"):
         columns = curves(cell)
         n = len(next(iter(columns.values())))
         columns |= {
             "iteration": [k + 1.0 for k in range(n)],
-            "seconds": [seconds * (k + 1) for k in range(n)],
+            "seconds": [(seconds(cell) if callable(seconds) else seconds) * (k + 1) for k in range(n)],
         }
         runs[cell.name] = Run(cell.name, cell.settings, "MAX_ITER", "", columns, None, (), {"device": "cpu"})
     return Evidence(tuple(cells(e, "cpu")), runs, {})

@@ -106,7 +106,7 @@ def main() -> int:
         return 0
     chosen = [line for line in LINES if given.only is None or line.name in given.only]
     before = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {"lines": {}}
-    from dladmm.base.machine import describe
+    from dladmm.training.run_folder import describe
 
     results: dict[str, Any] = before | {"command": "make chaos", "machine": describe("cpu")}
     with ThreadPoolExecutor(given.workers) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from fnmatch import fnmatch
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 from experiments.catalogue import NAMES, experiment
 from experiments.run import parser
+from pages import adams, width
+from pages.adams import standing
 from pages.records import RESULTS, cells_of, read
 from pages.results import render
 
 from dladmm.reproduce import ORDER
+from dladmm.runs.evidence import Mean
 from dladmm.runs.plan import cells
 from dladmm.runs.record import shown_settings
 
@@ -89,3 +93,49 @@ def test_the_sparse_product_grows_faster_than_an_iteration():
     product = edges.pop("bare product")
     assert edges
     assert all(1.0 < exponent < 1.3 and exponent < product for exponent in edges.values())
+
+
+def test_ahead_is_said_of_what_is_beyond_two_standard_errors_of_the_best_adam():
+    best = Mean(0.80, 0.01, 4)
+    assert standing(Mean(0.82, 0.01, 4), best) == "ahead"
+    assert standing(Mean(0.81, 0.01, 4), best) == "level"  # two standard errors are 0.0141
+    assert standing(Mean(0.78, 0.01, 4), best) == "behind"
+    assert standing(None, best) == standing(best, None) == standing(Mean(0.9, 0.0, 1), best) == "-"
+
+
+def test_the_width_is_judged_by_the_exponents_and_their_errors(tmp_path):
+    sizes = [1000, 2000, 4000]
+    powers = {"quadratic": 2.0, "taylor": 3.0}
+    report = {
+        "command": "python benchmarks/growth.py --axes width",
+        "machine": {"device": "cpu"},
+        "settings": {"widths": sizes, "width_samples": 100},
+        "rows": [{"mode": m, "size": n, "seconds": (n / 1e3) ** p} for m, p in powers.items() for n in sizes],
+        "exponents": [
+            {"mode": m, "exponent": p, "top": p, "r2": 1.0, "error": 0.1} for m, p in powers.items()
+        ],
+    }
+    (tmp_path / "performance-width-cpu.json").write_text(json.dumps(report))
+    found = width.outcome(tmp_path)
+    assert [f["verdict"] for f in found["findings"]] == ["agrees"] * 3
+    assert found["table"][1] == ["", "dlADMM", "1.0000", "4.0000", "16.0000"]
+    for of in report["exponents"]:
+        of["exponent"] -= 0.5
+    (tmp_path / "performance-width-cpu.json").write_text(json.dumps(report))
+    assert [f["verdict"] for f in width.outcome(tmp_path)["findings"]] == ["not measured"] * 2 + ["agrees"]
+    report["exponents"][0]["exponent"] = 2.4
+    (tmp_path / "performance-width-cpu.json").write_text(json.dumps(report))
+    verdicts = [f["verdict"] for f in width.outcome(tmp_path)["findings"]]
+    assert verdicts == ["differs", "not measured", "not measured"]
+
+
+def test_the_sentence_names_the_best_adam_once_and_what_is_missing(monkeypatch):
+    found = {"ahead": ["Cora", "Citeseer", "PubMed"], "behind": ["CS"], "-": ["Physics"]}
+    monkeypatch.setattr(adams, "standings", lambda *_: found)
+    said = adams.summary("gcn-accuracy", {}, "accelerated", "The default")
+    best = "the best of the three Adams"
+    assert said == f"The default is ahead of {best} on Cora, Citeseer and PubMed and behind it on CS."
+    left = adams.missing("gcn-accuracy", {"p": "Physics", "c": "CS"}, ["accelerated"], RESULTS)
+    assert left == "Not all of it is measured yet on Physics."
+    monkeypatch.setattr(adams, "standings", lambda *_: {"-": ["Cora"]})
+    assert adams.summary("gcn-accuracy", {}, "accelerated", "The default") == ""

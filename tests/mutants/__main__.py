@@ -1,6 +1,8 @@
 """``make mutants``: put every fault of the list into a copy of the library and see that its tests fail.
 
 ``make mutants ARGS="--share 12 --seed 0"`` tries twelve of them, ``ARGS="--only engine"`` an area, a file or a name.
+Figures go to docs/results/mutants.json, where faults that were not tried keep the line they had; those of a share and
+of other lists go nowhere unless ``--out`` says so.
 The exit status is 1 when a fault survives that is not listed as a survivor, when a fault no longer applies, or when
 named tests fail without any fault. Of the whole list at most 5 % are survivors (tests/mutants/test_mutants.py).
 """
@@ -8,13 +10,16 @@ named tests fail without any fault. Of the whole list at most 5 % are survivors 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mutants.faults import LISTS, Fault, all_faults, chosen
+from mutants.faults import LISTS, ROOT, Fault, all_faults, chosen
 from mutants.trying import Outcome, import_once, try_all
+
+RESULTS = ROOT / "docs" / "results" / "mutants.json"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -76,6 +81,26 @@ def conclude(outcomes: Sequence[Outcome]) -> None:
     print(f"\n{caught} of {len(outcomes)} faults caught.")
 
 
+def write_down(outcomes: Sequence[Outcome], path: Path, known: Sequence[Fault]) -> None:
+    """Every fault's area, verdict and the test that noticed; what is no longer on the list is dropped."""
+    before = json.loads(path.read_text(encoding="utf-8"))["faults"] if path.exists() else {}
+    found = {
+        outcome.fault.name: {
+            "area": outcome.fault.area,
+            "verdict": "explained" if explained(outcome) else outcome.verdict,
+            "by": outcome.by,
+        }
+        for outcome in outcomes
+        if outcome.fault is not None
+    }
+    listed = {fault.name for fault in known}
+    kept = {name: line for name, line in sorted((before | found).items()) if name in listed}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"command": "make mutants", "faults": kept}, indent=1) + "\n", encoding="utf-8"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
@@ -88,8 +113,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-baseline", action="store_true", help="do not run the tests without a fault first"
     )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="where figures go (docs/results/mutants.json)",
+    )
     given = parser.parse_args(arguments)
-    faults = chosen(all_faults(given.lists), given.only, given.share, given.seed)
+    known = all_faults(given.lists)
+    out = given.out or (RESULTS if given.lists == LISTS and given.share is None else None)
+    faults = chosen(known, given.only, given.share, given.seed)
     troubles = [trouble for fault in faults if (trouble := fault.trouble())]
     if troubles:
         print("\n".join(troubles), file=sys.stderr)
@@ -101,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for outcome in try_all([(fault, fault.tests) for fault in faults], given.workers):
         outcomes.append(outcome)
         say(outcome, len(outcomes), len(faults))
+        if out is not None:
+            write_down(outcomes, out, known)
     conclude(outcomes)
     return int(failed(outcomes))
 
