@@ -121,7 +121,8 @@ def same_network(data: Data, args) -> dict:
     order = torch.tensor(data.y).sort(stable=True).indices.numpy()
     X, y, found = data.X[order], data.y[order], {}
     widths = [X.shape[1], args.hidden, SILOS]
-    for mode, dtype, iterations in (("accelerated", "float64", 5), ("convergent", "float32", 5)):
+    runs = (("convergent", "float32", 20), ("accelerated", "float32", 20), ("accelerated", "float64", 20))
+    for mode, dtype, iterations in runs:
         settings = {"mode": mode, "dtype": dtype, "max_iter": iterations, "diagnostics_every": 1000}
         pooled = train(mlp(widths), X, y, **settings)
 

@@ -14,11 +14,11 @@ from dladmm import mlp
 from dladmm.base.errors import InputError
 from dladmm.silos import Hub, Message, Silo, SiloError, run_silos, train_silo
 from dladmm.silos.communicator import Stopped
+from dladmm.silos.memory import Memory, Standing
 from dladmm.silos.threads import Queues, attend
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # silos are threads, and filters of warnings are not theirs alone
+# Silos are threads, and filters of warnings are not theirs alone
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def total(number, *values, shape=None):
@@ -159,6 +159,37 @@ def test_a_silo_that_comes_back_is_waited_for():
     found, said = run_over(Deaf(3, 1, 20, 3), tasks_of(3), Hub(3, on_silo_lost="wait"), patience=0.2)
     assert same(found[0], quiet[0])
     assert sorted(said) == [0, 1, 2]
+
+
+class LosesAnAnswer(Queues):
+    """A transport that loses one answer to silo 1, as a client does that is killed while it has it: the silo repeats
+    its message."""
+
+    def __init__(self, size, at):
+        super().__init__(size)
+        self.at, self.sent = at, 0
+
+    def send(self, answers):
+        self.sent += 1
+        super().send({k: raw for k, raw in answers.items() if k != 1 or self.sent != self.at})
+
+
+@pytest.mark.parametrize("at", [1, 2, 20])
+def test_an_answer_that_did_not_arrive_is_given_again(at):
+    quiet = run_silos(tasks_of(3))
+    found, said = run_over(LosesAnAnswer(3, at), tasks_of(3), Hub(3))
+    assert same(found[0], quiet[0])
+    assert same(found[1], quiet[0])
+    assert sorted(said) == [0, 1, 2]
+
+
+def test_an_order_to_begin_again_that_did_not_arrive_is_given_again():
+    memory = Memory(None)
+    again = Message("again", 7, "{}").to_bytes()
+    memory.keep(Standing([0, 1], {}, {}), {0: again, 1: again})
+    late = {0: total(6, 1.0), 1: total(8, 1.0)}
+    assert list(memory.answers_to(late)) == [0]
+    assert memory.answers_to({0: hello()}) == {}
 
 
 def test_a_silo_that_is_gone_ends_the_run_on_all():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -20,9 +21,8 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from dladmm import load_model, mlp, train  # noqa: E402
-from dladmm.silos import SiloError  # noqa: E402
-from dladmm.silos import worker as workers  # noqa: E402
-from dladmm.silos.flower import client_app, packed, server_app, unpacked  # noqa: E402
+from dladmm.silos import SiloError, calling, worker  # noqa: E402
+from dladmm.silos.flower import Parcels, client_app, own_number, packed, server_app, unpacked  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "silos"
 pytestmark = pytest.mark.filterwarnings("ignore:Stopped after max_iter", "ignore::DeprecationWarning")
@@ -104,7 +104,7 @@ def quick_start(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dladmm.silos.worker", "dladmm.silos.training", "sklearn.datasets"])
-    start, started = workers._start, []
+    start, started = calling._start, []
 
     def forked(socket, task, settings):
         started.append(socket)
@@ -113,15 +113,15 @@ def quick_start(monkeypatch):
         else:
             context.Process(target=forked_worker, args=(str(EXAMPLE), str(socket), task, settings)).start()
 
-    monkeypatch.setattr(workers, "_start", forked)
+    monkeypatch.setattr(calling, "_start", forked)
     yield started
-    for process in workers.STARTED:
+    for process in calling.STARTED:
         process.wait(60)
 
 
 def forked_worker(path, socket, task, settings):
     sys.path.insert(0, path)
-    workers.work(socket, task, settings)
+    worker.work(socket, task, settings)
 
 
 @pytest.mark.slow  # ten processes, one of them started from nothing
@@ -134,7 +134,7 @@ def test_the_example_on_ten_processes(tmp_path, quick_start):
     assert len(quick_start) == len(hubs[0].outcomes) == 10
     assert hubs[0].names[3] == "ward 3"
     X, y, X_test, y_test = (np.concatenate(parts) for parts in zip(*map(task.rows, range(10)), strict=True))
-    settings = {"mode": "accelerated", "dropout": 0.0, "dtype": "float64", "max_iter": 2}
+    settings = {"mode": "accelerated", "sweep": "backward", "dropout": 0.0, "dtype": "float64", "max_iter": 2}
     pooled = train(mlp([64, 30, 10]), X, y, validation=(X_test, y_test), **settings)
     found = [load_model(tmp_path / f"silo-{k}.npz") for k in (0, 9)]
     for own in found:
@@ -152,6 +152,48 @@ def test_a_node_that_fails_is_named(tmp_path, quick_start):
     with pytest.raises(SiloError, match="silo 0 does not answer; silo 1 does not answer"):
         server_app()(grid, Context(0, 0, {}, RecordDict(), grid.run_config))
     assert quick_start == []
+
+
+def test_a_client_that_is_started_for_every_message_imports_no_torch():
+    code = "import sys, digits_silos.client; print('torch' in sys.modules)"
+    paths = os.pathsep.join([str(EXAMPLE), *filter(None, sys.path)])
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                           env=os.environ | {"PYTHONPATH": paths})  # fmt: skip
+    assert ended.stdout.strip() == "False"
+
+
+def test_a_worker_that_another_run_left_behind_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(calling.tempfile, "gettempdir", lambda: str(tmp_path))
+    asked = {"max-iter": 20, "job": "digits"}
+    one, same, other = (
+        calling.socket_of("digits", 7, about) for about in (asked, dict(asked), asked | {"max-iter": 3})
+    )
+    assert one == same != other
+    assert one != calling.socket_of("digits", 8, asked)
+
+
+def test_a_worker_that_nobody_calls_ends(tmp_path):
+    socket = tmp_path / "socket"
+    command = [sys.executable, "-m", "dladmm.silos.worker", str(socket), "no:task", '{"idle": 0.2}']
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONPATH": paths}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=environment)
+    assert ended.returncode == 1
+    assert "nobody called for 0.2 s" in ended.stderr
+    assert not socket.exists()
+
+
+def test_a_node_that_was_started_again_under_another_number_is_found():
+    grid = LocalGrid(lambda m, c: Parcel(packed(str(c.node_id).encode()), reply_to=m), 2, {})
+    lines, gone = Parcels(grid, [100, 101]), grid.contexts.pop(101)
+    assert lines.gather({0, 1}, 0.3) == {0: b"100"}
+    assert len(grid.replies) == 1  # nothing was sent to a node that is not there
+    grid.contexts[207] = Context(0, 207, gone.node_config, RecordDict(), {})
+    assert lines.gather({1}, 30) == {1: b"207"}
+    assert lines.nodes == [100, 207]
+    # Its worker is that of its configuration, or of its number where it has none
+    assert own_number(gone) == own_number(grid.contexts[207]) != own_number(grid.contexts[100])
+    assert own_number(Context(0, 5, {}, RecordDict(), {})) == 5
 
 
 def test_bytes_travel_as_they_are():

@@ -12,9 +12,8 @@ from dladmm.callbacks import Callback
 from dladmm.silos import Hub, run_silos, train_silo
 from dladmm.silos.communicator import Silo
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # silos are threads, and filters of warnings are not theirs alone
+# Silos are threads, and filters of warnings are not theirs alone
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 LAYERS = len(WIDTHS) - 1
 

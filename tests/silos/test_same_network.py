@@ -11,9 +11,8 @@ from dladmm import mlp, train
 from dladmm.compute.communicator import DistributedError
 from dladmm.silos import Hub, Silo, SiloError, run_silos, smallest_silo, train_silo
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # silos are threads, and filters of warnings are not theirs alone
+# Silos are threads, and filters of warnings are not theirs alone
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 WIDTHS = [64, 12, 10]
 
@@ -57,6 +56,7 @@ def furthest(one, other):
 @pytest.mark.slow  # twenty iterations of ten silos: the issue's own size
 @pytest.mark.parametrize(("mode", "dtype", "close"), [
     ("convergent", "float32", 1e-5),
+    ("accelerated", "float32", 1e-5),
     ("accelerated", "float64", 1e-10),
 ])  # fmt: skip
 def test_one_class_each(mode, dtype, close):

@@ -17,12 +17,11 @@ from dladmm import mlp, train
 from dladmm.base.errors import InputError
 from dladmm.silos import Hub, Message, Silo, SiloError, run_silos
 from dladmm.silos.communicator import Stopped
-from dladmm.silos.secure import BROKEN, Masks, added, fixed, floating, negated
+from dladmm.silos.secure import BROKEN, LARGEST, Masks, added, fixed, floating, negated
 from dladmm.silos.threads import Queues
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore"
-)  # silos are threads, and filters of warnings are not theirs alone
+# Silos are threads, and filters of warnings are not theirs alone
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_fixed_point_numbers_add_as_whole_numbers_do():
@@ -94,6 +93,13 @@ def test_parts_of_a_message_have_masks_of_their_own():
     ones = torch.ones(3, dtype=torch.float64)
     first, second = masks_of(2)[0].hide(Message.of("sum", 1, [ones, ones])).tensors
     assert not (first == second).any()
+
+
+def test_a_silo_has_its_share_of_the_range_of_a_sum():
+    masks = masks_of(4)[1]
+    for value, told in ((0.9 * LARGEST / 4, ""), (LARGEST / 4, BROKEN), (-LARGEST / 4, BROKEN)):
+        sent = masks.hide(Message.of("sum", 1, [torch.tensor([value], dtype=torch.float64)]))
+        assert sent.text == told
 
 
 def test_the_network_is_that_of_unmasked_sums():

@@ -29,6 +29,8 @@ def train_here(silo: Silo) -> None:
         y,
         validation=(X_test, y_test),
         mode="accelerated",
+        sweep="backward",  # fewer messages (docs/silos.md)
+        diagnostics_every=10,
         dropout=0.0,
         dtype="float64",
         max_iter=int(silo.config["max-iter"]),

@@ -6,10 +6,12 @@ Neither runs an algorithm: the client app hands messages to the process in which
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, RecordDict
@@ -18,8 +20,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from dladmm.base.errors import InputError
-from dladmm.silos.hub import Hub
-from dladmm.silos.worker import PROMPT, call_worker, socket_of
+from dladmm.silos.calling import PROMPT, call_worker, socket_of
+
+if TYPE_CHECKING:
+    from dladmm.silos.hub import Hub
 
 LOG = logging.getLogger("dladmm.silos")
 RECORD = "dladmm"
@@ -35,8 +39,12 @@ SETTINGS: dict[str, Any] = {
     "precision": "exact",
     "noise": 0.0,
     "secure": False,
+    "idle": 86_400.0,
 }
 """What ``[tool.flwr.app.config]`` or ``flwr run --run-config`` may set, and what holds otherwise."""
+
+OF_THE_SERVER = ("on-silo-lost", "patience", "memory", "idle")
+"""Settings with which a server may be started again for silos that are in the middle of a run."""
 
 
 def client_app(task: str) -> ClientApp:
@@ -54,9 +62,10 @@ def client_app(task: str) -> ClientApp:
     def train(parcel: Parcel, context: Context) -> Parcel:
         config = SETTINGS | dict(context.run_config)
         settings = {"precision": config["precision"], "noise": float(config["noise"])}
-        settings |= {"secure": bool(config["secure"])}
+        settings |= {"secure": bool(config["secure"]), "idle": float(config["idle"])}
         settings |= {"name": str(context.node_config.get("name", "")), "node": dict(context.node_config)}
-        socket = socket_of(str(config["job"]), context.node_id)
+        about = {name: value for name, value in config.items() if name not in OF_THE_SERVER}
+        socket = socket_of(str(config["job"]), own_number(context), about | {"task": task})
         said = call_worker(socket, unpacked(parcel), task, settings)
         return Parcel(packed(said), reply_to=parcel)
 
@@ -68,12 +77,15 @@ def server_app(told: Callable[[Hub], None] | None = None) -> ServerApp:
 
     The run's configuration sets it: ``silos`` (how many to wait for), ``on-silo-lost``, ``patience`` (seconds),
     ``memory`` (a file from which a server that was killed goes on), ``job`` (workers of another job are others),
-    ``precision``, ``noise`` and ``secure`` of what silos send. All of it is handed on to the silos as ``silo.config``.
+    ``precision``, ``noise`` and ``secure`` of what silos send, ``idle`` (seconds after which a silo's process that
+    nobody calls ends). All of it is handed on to the silos as ``silo.config``.
     """
     app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: Grid, context: Context) -> None:
+        from dladmm.silos.hub import Hub  # imports torch, which a client app does without
+
         config = SETTINGS | dict(context.run_config)
         lines = Parcels(grid, _nodes(grid, int(config["silos"]), float(config["patience"])))
         hub = Hub(
@@ -109,9 +121,9 @@ class Parcels:
 
     def gather(self, awaited: Iterable[int], patience: float) -> dict[int, bytes]:
         awaited = set(awaited)
-        self.send(dict.fromkeys(sorted(awaited - set(self._open.values())), PROMPT))
         until, pause, found = time.monotonic() + patience, FIRST_PAUSE, {}  # type: float, float, dict[int, bytes]
         while awaited - set(found) and time.monotonic() < until:
+            self._prompt(awaited - set(found) - set(self._open.values()))
             for parcel in self.grid.pull_messages([i for i, k in self._open.items() if k in awaited]):
                 k = self._open.pop(parcel.metadata.reply_to_message_id)
                 if parcel.has_error():
@@ -123,9 +135,29 @@ class Parcels:
             pause = min(LONGEST_PAUSE, 1.2 * pause)
         return found
 
+    def _prompt(self, silos: set[int]) -> None:
+        """Ask these for their last message. A node that was started again may have another number: a new node takes
+        the place of one that is gone, and while there is none nothing is sent."""
+        if not silos:
+            return
+        here = set(self.grid.get_node_ids())
+        strangers = sorted(here - set(self.nodes))
+        for k in sorted(silos):
+            if self.nodes[k] not in here and strangers:
+                self.nodes[k] = strangers.pop(0)
+        self.send(dict.fromkeys((k for k in sorted(silos) if self.nodes[k] in here), PROMPT))
+
     def close(self, patience: float = 30.0) -> None:
         """Let last answers be fetched."""
         self.gather(set(self._open.values()), patience)
+
+
+def own_number(context: Context) -> int:
+    """A number that a node keeps when it is started again: that of its configuration, if it has one."""
+    if not context.node_config:
+        return context.node_id
+    said = json.dumps(dict(context.node_config), sort_keys=True, default=str).encode()
+    return int.from_bytes(hashlib.sha256(said).digest()[:8], "big")
 
 
 def packed(raw: bytes) -> RecordDict:

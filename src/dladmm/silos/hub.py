@@ -100,16 +100,12 @@ class Hub:
     def serve(self, transport: Transport, patience: float = 300.0) -> dict[int, str]:
         """Answer the silos until all have finished; what each of them said at its end."""
         while self.silos:
-            said = transport.gather(self.silos, patience)
-            behind = self._memory.answers_to(said)
-            if behind:  # the server was restarted between two silos' answers
-                transport.send(behind)
-                said |= transport.gather(behind, patience)
+            said = self._in_step(transport, self.silos, patience)
             while missing := [k for k in self.silos if k not in said]:
                 if self.on_silo_lost != "wait":
                     break
-                LOG.warning("%s not answering for %g s; waiting", self._many(missing), patience)
-                said |= transport.gather(missing, patience)
+                LOG.warning("%s not answering; waiting", self._many(missing))
+                said |= self._in_step(transport, missing, patience)
             try:
                 answers = self.answer(said)
             except SiloError as error:
@@ -119,6 +115,16 @@ class Hub:
             transport.send(answers)
         self._memory.forget()
         return self.outcomes
+
+    def _in_step(self, transport: Transport, awaited: Iterable[int], patience: float) -> dict[int, bytes]:
+        """What these silos say next. One that repeats what was answered did not get the answer: its client or the
+        server was started again meanwhile. It is told once more."""
+        said = transport.gather(awaited, patience)
+        behind = self._memory.answers_to(said)
+        if not behind:
+            return said
+        transport.send(behind)
+        return {k: raw for k, raw in said.items() if k not in behind} | transport.gather(behind, patience)
 
     def answer(self, said: Mapping[int, bytes]) -> dict[int, bytes]:
         """The answers to one message of each silo; those of ``silos`` without one are lost."""
@@ -158,9 +164,8 @@ class Hub:
             found |= self._strangers({k: m for k, m in messages.items() if k not in found})
         if usual[0] == "sum" and not found:
             broken = {k: "sent NaN or infinity" for k, m in messages.items() if not m.finite()}
-            if len(broken) < len(
-                messages
-            ):  # a step that was too long breaks all of them, and is refused by all
+            # A step that was too long breaks all of them, and is refused by all
+            if len(broken) < len(messages):
                 found |= broken
         return found
 
@@ -185,7 +190,7 @@ class Hub:
         why = "; ".join(f"{self.name(k)} {text}" for k, text in faults.items())
         rest = [k for k in self.silos if k not in faults]
         if self.on_silo_lost != "go-on" or not rest:
-            raise SiloError(f"{why}.", min(faults))
+            raise SiloError(why.rstrip(".") + ".", min(faults))
         LOG.warning("%s: going on without", why)
         self.lost |= faults
         self.silos = rest
@@ -197,9 +202,8 @@ class Hub:
     def _with_newcomers(self, fresh: list[int], messages: Mapping[int, Message]) -> dict[int, Message]:
         """Silos that lost what they had done begin anew: so do all, from the parameters that the others have."""
         self._strangers({k: messages[k] for k in fresh})
-        self.silos = [
-            k for k in self.silos if k not in fresh
-        ] + fresh  # the first silo's parameters are taken
+        # Newcomers last: the first silo's parameters are taken
+        self.silos = [k for k in self.silos if k not in fresh] + fresh
         why = f"{self._many(fresh)} began anew"
         LOG.warning("%s: all begin again from the parameters reached so far", why)
         number = max(message.number for message in messages.values())
@@ -224,7 +228,7 @@ class Hub:
         columns = zip(*(messages[k].tensors for k in self.silos), strict=True)
         pairs = zip(first.parts, columns, strict=True)
         totals = [_reduced(part, column) for part, column in pairs]
-        if first.text:  # masked zeros, for want of numbers that can be: all refuse the step
+        if first.text:  # zeros stand for numbers that cannot be masked: all silos refuse the step
             totals = [
                 t if part.largest else t * torch.nan for t, part in zip(totals, first.parts, strict=True)
             ]

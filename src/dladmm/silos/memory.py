@@ -22,16 +22,16 @@ class Standing:
 
 
 class Memory:
-    """A file that is written before answers go out, so that nobody has to be asked twice; None keeps nothing."""
+    """The last answers, and a file that is written before they go out; None keeps them in this process alone."""
 
     def __init__(self, path: str | Path | None) -> None:
         self.path = None if path is None else Path(path)
         self._answers: dict[int, bytes] = {}
 
     def keep(self, standing: Standing, answers: Mapping[int, bytes]) -> None:
+        self._answers = dict(answers)
         if self.path is None:
             return
-        self._answers = dict(answers)
         says = asdict(standing) | {"answers": [[k, len(raw)] for k, raw in answers.items()]}
         with replacing(self.path) as file:
             file.writelines([json.dumps(says).encode() + b"\n", *answers.values()])
@@ -52,7 +52,7 @@ class Memory:
             raise InputError(f"{self.path} is not the memory of a server of silos.") from error
 
     def answers_to(self, said: Mapping[int, bytes]) -> dict[int, bytes]:
-        """The answers to those of these messages that were answered before the server was killed."""
+        """The answers to those of these messages that were answered already."""
         return {k: self._answers[k] for k, raw in said.items() if k in self._answers and self._known(k, raw)}
 
     def _known(self, k: int, raw: bytes) -> bool:
@@ -60,6 +60,8 @@ class Memory:
             asked, known = Message.from_bytes(raw), Message.from_bytes(self._answers[k])
         except MessageError:
             return False
+        if known.kind == "again":  # it answers whatever was asked, and later messages have higher numbers
+            return asked.kind != "hello" and asked.number <= known.number
         return asked.kind == known.kind and asked.number == known.number
 
     def forget(self) -> None:

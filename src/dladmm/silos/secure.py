@@ -125,7 +125,6 @@ def _stream(secret: bytes, number: int, at: int, n: int) -> bytes:
     """Bytes of n numbers from the stream of this pair; a part of a message has a stream of its own."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-    nonce = (
-        b"\0" * 4 + number.to_bytes(6, "little") + at.to_bytes(6, "little")
-    )  # 4 bytes count blocks of 64 bytes
+    # 4 bytes count blocks of 64 bytes
+    nonce = b"\0" * 4 + number.to_bytes(6, "little") + at.to_bytes(6, "little")
     return Cipher(algorithms.ChaCha20(secret, nonce), mode=None).encryptor().update(bytes(16 * n))

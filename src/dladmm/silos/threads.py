@@ -40,7 +40,7 @@ class Queues:
         return found
 
     def end(self) -> None:
-        """End silos that still wait for an answer: a thread that waits for ever holds what it has taken."""
+        """End silos that still wait for an answer: a thread that never ends keeps its memory."""
         for line in self.down:
             line.put(Message("stop", 0, "the server is gone.").to_bytes())
 

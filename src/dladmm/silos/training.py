@@ -37,7 +37,7 @@ class Reached(Callback):
 
 
 def smallest_silo(model: nn.Module | Chain) -> int:
-    """The fewest rows a silo may bring: one more than the inputs of the widest layer, its bias counted.
+    """The fewest rows a silo of this ``model`` may bring: one more than the widest layer's inputs, its bias counted.
 
     With fewer rows than inputs a Gram matrix has the span of the rows themselves for its range, and of a single row it
     is the row but for its sign. With more, infinitely many sets of rows have the same Gram matrix. That is no
@@ -86,6 +86,8 @@ def train_silo(
         allowed. 1 lifts the rule.
     max_iter : int
         Iterations.
+    callbacks : sequence of Callback
+        As in :func:`dladmm.train`, those of this silo.
     **settings
         Of :func:`dladmm.train`.
 

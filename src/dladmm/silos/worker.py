@@ -15,29 +15,23 @@ import importlib
 import json
 import os
 import queue
-import subprocess  # nosec B404: it starts this module again, with arguments of its own making
 import sys
-import tempfile
 import threading
-import time
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
 
 from dladmm.base.errors import InputError
+from dladmm.silos.calling import NOTHING, PROMPT
 from dladmm.silos.communicator import Silo
 from dladmm.silos.threads import attend
 
-PROMPT, NOTHING = b"", b""
-"""What is said to a silo that is to repeat its last message; what one says that has finished."""
-
-STARTED: list[subprocess.Popen[bytes]] = []
-START = 120.0
-"""Seconds in which a worker must have opened its socket."""
+IDLE = 86_400.0
+"""Seconds without a call after which a worker ends itself."""
 
 
 class Line:
-    """The link of the silo that trains here: what it says waits until somebody comes with the answer."""
+    """The link of the silo that trains here: a message waits here until a client fetches it and brings the answer."""
 
     def __init__(self) -> None:
         self._said: queue.Queue[bytes] = queue.Queue()
@@ -71,9 +65,9 @@ def load_task(name: str) -> Any:
 
 
 def work(socket: str, task: str, settings: dict[str, Any]) -> None:
-    """Train, and serve the socket until the last message has been fetched."""
+    """Train, and serve the socket until the last message was fetched, or no client has called for ``idle`` seconds."""
     line = Line()
-    node = settings.pop("node", {})
+    node, idle = settings.pop("node", {}), float(settings.pop("idle", IDLE))
 
     def run() -> None:
         with contextlib.suppress(Exception):  # the server has been told
@@ -86,56 +80,23 @@ def work(socket: str, task: str, settings: dict[str, Any]) -> None:
         threading.Thread(target=run, daemon=True).start()
         said = b"?"
         while said != NOTHING:
+            patience = threading.Timer(idle, _end_alone, [Path(socket), idle])
+            patience.daemon = True
+            patience.start()
             with contextlib.suppress(OSError, EOFError), listener.accept() as caller:
+                patience.cancel()
                 said = line.hear(caller.recv_bytes())
                 caller.send_bytes(said)
+            patience.cancel()
+    log = Path(socket).with_suffix(".log")
+    if log.exists() and not log.stat().st_size:
+        log.unlink()
 
 
-def socket_of(job: str, node: int) -> Path:
-    """The socket of this node's silo in this job: in a folder that nobody else can enter."""
-    folder = Path(tempfile.gettempdir()) / f"dladmm-silos-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
-        raise InputError(f"{folder} can be entered by others; remove it.")
-    return folder / f"{job}-{node % 10**12}"
-
-
-def call_worker(socket: Path, answer: bytes, task: str, settings: dict[str, Any]) -> bytes:
-    """Hand the silo behind this socket an answer, and return what it says next; it is started if it does not run."""
-    caller = _connected(socket)
-    if caller is None:
-        socket.unlink(missing_ok=True)
-        _start(socket, task, settings)
-        until = time.monotonic() + START
-        while (caller := _connected(socket)) is None:
-            if time.monotonic() > until:
-                raise InputError(f"the worker of {task} did not open {socket} in {START:g} s.")
-            time.sleep(0.05)
-        answer = PROMPT  # it was meant for a worker that is gone
-    with caller:
-        caller.send_bytes(answer)
-        return caller.recv_bytes()
-
-
-def _connected(socket: Path) -> Connection[Any, Any] | None:
-    try:
-        return Client(str(socket), family="AF_UNIX")
-    except OSError:
-        return None
-
-
-def _start(socket: Path, task: str, settings: dict[str, Any]) -> None:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    with open(socket.with_suffix(".log"), "ab") as log:
-        started = subprocess.Popen(  # nosec B603: no shell; task and settings come from this client's own code
-            [sys.executable, "-m", "dladmm.silos.worker", str(socket), task, json.dumps(settings)],
-            env=os.environ | {"PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    STARTED.append(started)  # it outlives this process: nobody waits for it
+def _end_alone(socket: Path, idle: float) -> None:
+    socket.unlink(missing_ok=True)
+    print(f"nobody called for {idle:g} s: this silo has ended.", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 if __name__ == "__main__":
