@@ -1,11 +1,11 @@
 """Check a certificate of dladmm without dladmm: this one file, Python and numpy are all it takes.
 
-    python verify.py run.certificate --data data.npz
+    python verify.py run.certificate --data data.npz [--checkpoint FILES]
 
-It reads the file (JSON header and raw tensors), takes the data from you, and computes again in float64, with formulas
-of its own, what is claimed of the end of the run: the network's predictions, F, the augmented Lagrangian, the primal
-residual, Lemma 2, the distance to a stationary point. Along the recorded run it checks descent and sufficient descent
-(Property 2 with C_2), and that the recorded numbers do not contradict each other. It says what it cannot check.
+It reads the file (JSON header and raw tensors), takes the data from you, and computes again in float64, with its own
+formulas, what is claimed of the end of the run, and of checkpoints that you give: the network's predictions, F, the
+augmented Lagrangian, the primal residual, Lemma 2, the distance to a stationary point. Along the recorded run it checks
+(sufficient) descent, Property 2 with C_2, and that no two numbers contradict each other. It says what it cannot check.
 
 Exit status: 0 accepted, 1 rejected, 2 the file or the data cannot be read.
 """
@@ -27,11 +27,12 @@ import numpy as np
 
 Array = Any
 FORMAT, FREE = 1, ("risk", "penalty", "dual_optimality")  # at the end: a graph's rounding is not in them
+LATER, JUMPS = ("stationarity", "loss"), ("sign", "step", "quantised")  # measured now and then; activations
 TYPES = {"F64": "<f8", "F32": "<f4"}
 DATA = ("X", "y", "sample_weight", "target_mask", "edge_index", "edge_weight", "train_mask")
 OF_DATA = {"edge_index": "<i8", "train_mask": "|u1", "target_mask": "|u1"}
-UNKNOWN = """the path itself is recorded, its end recomputed. That these iterates were visited is the word of whoever
-wrote the file; their numbers were compared with each other and with the end. Options of solvers were not checked."""
+UNKNOWN = """the path itself is recorded, its end (and what checkpoints were given) recomputed. That these iterates were
+visited is the word of whoever wrote the file; their numbers were compared. Options of solvers were not checked."""
 
 class Unreadable(Exception):
     """The file or the data are not what they should be."""
@@ -67,8 +68,8 @@ def regular(path: str) -> str:
         raise Unreadable(f"{path} is a folder, a pipe or a device, not a file")
     return path
 
-def read(path: str) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The tensors by name and the claims of a certificate, parsed only if the file has the checksum it states."""
+def read(path: str, kind: str = "certificate") -> tuple[dict[str, Array], dict[str, Any]]:
+    """Tensors by name and claims (of a checkpoint: its run), parsed only if the file has the checksum it states."""
     try:
         with open(regular(path), "rb") as file:
             raw = file.read()
@@ -78,17 +79,16 @@ def read(path: str) -> tuple[dict[str, Array], dict[str, Any]]:
             raise Unreadable(f"{path} is no certificate, or damaged: it does not have the checksum it states")
         header = json.loads(raw[8 : 8 + size])
         document = json.loads(header.pop("__metadata__")["dladmm"])
-        claims = document["meta"]["claims"]
-        if document["kind"] != "certificate" or claims["format"] != FORMAT:
-            raise Unreadable(f"{path} is no certificate of format {FORMAT}")
-        tensors = {}
+        if document["kind"] != kind or document["meta"].get("claims", {"format": FORMAT})["format"] != FORMAT:
+            raise Unreadable(f"{path} is no {kind} of format {FORMAT}")
+        tensors, body = {}, memoryview(raw)[8 + size :]
         for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            flat = np.frombuffer(raw[8 + size + begin : 8 + size + end], dtype=TYPES[entry["dtype"]])
-            tensors[name] = flat.reshape(entry["shape"])
-        return tensors, claims
+            if kind == "certificate" or name.startswith(("u", "outputs.", "params.")):
+                flat = np.frombuffer(body[slice(*entry["data_offsets"])], dtype=TYPES[entry["dtype"]])
+                tensors[name] = flat.reshape(entry["shape"])
+        return tensors, document["meta"]["claims" if kind == "certificate" else "run"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
-        raise Unreadable(f"{path} cannot be read as a certificate: {type(error).__name__}: {error}") from error
+        raise Unreadable(f"{path} cannot be read as a {kind}: {type(error).__name__}: {error}") from error
 
 def read_data(paths: list[str]) -> dict[str, Array]:
     """Arrays by name: of npz files, of NAME=file.npy, or of a CSV file whose last column is y."""
@@ -142,22 +142,18 @@ def pieces(f: dict[str, Any]) -> list[tuple[float, float, float]] | None:
         "sign": [(-inf, 0.0, -1.0), (0.0, 0.0, 1.0)], "step": [(-inf, 0.0, 0.0), (0.0, 0.0, 1.0)],
     }.get(name)
 
-def jumps(f: dict[str, Any]) -> bool:
-    return f["name"] in ("sign", "step", "quantised")
-
 def activation(f: dict[str, Any], z: Array) -> tuple[Array, Array]:
     """f(z) and f'(z)."""
     parts = pieces(f)
     if parts is not None:
         slope, value = np.full_like(z, parts[0][1]), np.full_like(z, parts[0][2])
         for start, s, t in parts[1:]:
-            beyond = z >= start if jumps(f) or s == 0 else z > start  # as torch: flat where a kink is flat on a side
+            beyond = z >= start if f["name"] in JUMPS or s == 0 else z > start  # as torch: flat sides win
             slope, value = np.where(beyond, s, slope), np.where(beyond, t, value)
         return slope * z + value, slope
-    if f["name"] == "sigmoid":
-        return sigmoid(z), sigmoid(z) * sigmoid(-z)
-    if f["name"] == "tanh":
-        return np.tanh(z), 4 * sigmoid(2 * z) * sigmoid(-2 * z)
+    if f["name"] in ("sigmoid", "tanh"):
+        k = 1 if f["name"] == "sigmoid" else 2  # tanh(z) = 2 sigmoid(2z) - 1
+        return (sigmoid(z) if k == 1 else np.tanh(z)), k**2 * sigmoid(k * z) * sigmoid(-k * z)
     if f["name"] == "softplus":
         return softplus(z), sigmoid(z)
     if f["name"] == "elu":
@@ -172,11 +168,9 @@ def distance(f: dict[str, Any], z: Array, m: Array, a: Array, weight: float) -> 
     value, slope = activation(f, z)
     gap = weight * (a - value)
     found = np.abs(z - m - gap * slope)
-    parts = pieces(f) or []
+    parts = pieces(f) or ([(-math.inf, float(f["alpha"]), 0.0), (0.0, 1.0, 0.0)] if f["name"] == "elu" else [])
     for (_, s, _), (start, t, _) in zip(parts, parts[1:], strict=False):  # noqa: RUF007
         found = np.where(z == start, at_kink(z - m - gap * s, z - m - gap * t), found)
-    if f["name"] == "elu":
-        found = np.where(z == 0, at_kink(z - m - gap * slope, z - m - gap), found)
     return found
 
 def target_of(loss: dict[str, Any], y: Array, n_outputs: int, dtype: str) -> Array:
@@ -213,8 +207,7 @@ def loss_of(loss: dict[str, Any], z: Array, y: Array) -> tuple[Array, Array, flo
     if name == "squared":
         return (e**2).sum(axis=1) / 2, e, 1.0
     if name == "huber":
-        delta = float(loss["delta"])
-        inside = np.minimum(np.abs(e), delta)
+        inside = np.minimum(np.abs(e), delta := float(loss["delta"]))
         return (inside**2 / 2 + delta * (np.abs(e) - inside)).sum(axis=1), np.clip(e, -delta, delta), 1.0
     if name in ("absolute", "quantile"):
         width, q = float(loss["width"]), loss.get("q")
@@ -250,8 +243,7 @@ def penalty_of(penalty: dict[str, Any], W: Array, g: Array) -> tuple[float, Arra
         return strength / 2 * norm, np.abs(g + (strength / norm * W**3 if norm > 0 else 0.0))
     if name not in ("none", "l1", "l2", "elastic_net"):
         raise Unreadable(f"unknown penalty {name!r}")
-    l1 = float(penalty.get("l1", penalty["strength"] if name == "l1" else 0.0))
-    l2 = float(penalty.get("l2", penalty["strength"] if name == "l2" else 0.0))
+    l1, l2 = (float(penalty.get(own, penalty["strength"] if name == own else 0.0)) for own in ("l1", "l2"))
     smooth = g + l2 * W
     found = np.where(W == 0, np.maximum(np.abs(smooth) - l1, 0), np.abs(smooth + l1 * np.sign(W)))
     return l1 * float(np.abs(W).sum()) + l2 / 2 * float((W**2).sum()), found
@@ -277,9 +269,8 @@ class Adjacency:
         self.values = self.exact.astype(dtype).astype(np.float64)
 
     def times(self, V: Array, exact: bool = False) -> Array:
-        out = np.zeros((self.n, V.shape[1]))
-        np.add.at(out, self.rows, (self.exact if exact else self.values)[:, None] * V[self.columns])
-        return out
+        entries = (self.exact if exact else self.values)[:, None] * V[self.columns]
+        return np.stack([np.bincount(self.rows, column, self.n) for column in entries.T], axis=1)
 
 class Problem:
     """Data, network, loss and penalty, with the last iterate; everything in float64."""
@@ -294,24 +285,16 @@ class Problem:
         self.params = [{key[2]: t for key, t in own.items() if key[:2] == ("params", l)} for l in places]
         self.V = [tensors[f"outputs.{l}"].astype(np.float64) for l in places]
         self.u = tensors["u"].astype(np.float64)
-        x = np.asarray(data["X"]).astype(np.float64)
+        x, y = np.asarray(data["X"]).astype(np.float64), np.asarray(data["y"])
         self.graph = Adjacency(data, len(x), self.dtype) if claims["graph"] else None
-        y, self.counts, self.weights = np.asarray(data["y"]), np.ones((len(x), 1)), np.ones((len(x), 1))
-        if self.graph is not None:
-            mask = np.asarray(data["train_mask"]).astype(bool)
-            y = np.where(mask.reshape(-1, *[1] * (y.ndim - 1)), y, y[mask][0])
-            self.weights = mask[:, None].astype(np.float64)
-            if "sample_weight" in data:
-                often = np.where(mask, np.asarray(data["sample_weight"], dtype=np.float64).reshape(-1), 1.0)
-                self.weights = self.weights * often.astype(self.dtype).astype(np.float64)[:, None]
-            if self.network[0]["propagated"]:
-                x = self.graph.times(x, exact=True)
-        else:
-            if "sample_weight" in data:
-                self.counts = np.asarray(data["sample_weight"]).reshape(-1, 1).astype(self.dtype).astype(np.float64)
-            if "target_mask" in data:
-                self.weights = np.asarray(data["target_mask"]).reshape(-1, 1).astype(bool).astype(np.float64)
-                y = np.where((self.weights > 0).reshape(-1, *[1] * (y.ndim - 1)), y, y[self.weights[:, 0] > 0][0])
+        name = "target_mask" if self.graph is None else "train_mask"
+        mask = np.asarray(data[name]).astype(bool).reshape(-1) if name in data else np.ones(len(x), dtype=bool)
+        y, self.weights = np.where(mask.reshape(-1, *[1] * (y.ndim - 1)), y, y[mask][0]), mask[:, None].astype(float)
+        often = np.asarray(data.get("sample_weight", np.ones(len(x)))).reshape(-1, 1).astype(self.dtype).astype(float)
+        self.counts = often if self.graph is None else np.ones((len(x), 1))
+        self.weights = self.weights if self.graph is None else self.weights * np.where(mask[:, None], often, 1.0)
+        if self.graph is not None and self.network[0]["propagated"]:
+            x = self.graph.times(x, exact=True)
         self.x = x.astype(self.dtype).astype(np.float64)
         self.y = target_of(self.loss, y, self.u.shape[1], self.dtype)
         if self.x.shape[0] != self.V[0].shape[0]:
@@ -370,7 +353,7 @@ class Problem:
         own, _, _ = loss_of(self.loss, output, self.y)
         told, count = hits(self.loss, output, self.y), self.counts[:, 0] * self.weights[:, 0]
         objective = risk + omega + coupling
-        jumping = any(jumps(block["f"]) for block in self.network if "f" in block)
+        jumping = any(block["f"]["name"] in JUMPS for block in self.network if "f" in block)
         return {
             "risk": risk, "penalty": omega, "coupling": coupling, "dual": dual, "objective": objective,
             "lagrangian": objective + dual + self.rho / 2 * residual2, "primal_residual": math.sqrt(residual2),
@@ -380,11 +363,28 @@ class Problem:
             "accuracy": None if told is None else float(told @ count / count.sum()),
         }
 
+def check_row(report: Report, claims: dict[str, Any], k: int, end: dict[str, float | None], words: str) -> None:
+    """What the history has of iteration k equals what was computed of its variables, to the rounding of the run."""
+    h, exact = claims["history"], claims["dtype"] == "float64"
+    tolerance, size = (1e-6, 1.0) if exact else (1e-3, 1.0 + abs(h["lagrangian"][k - 1]))
+    for name in [each for each in end if each in h]:
+        if end[name] is not None and h[name][k - 1] is not None:
+            report.near(h[name][k - 1], float(end[name] or 0.0), tolerance, f"{words} {name}", size)
+
+def check_checkpoint(report: Report, claims: dict[str, Any], data: dict[str, Array], path: str) -> None:
+    """A checkpoint is one of this run, and its variables give the numbers recorded of its iteration."""
+    (tensors, run), h = read(path, "training"), claims["history"]
+    name, before, k = os.path.basename(path), run["history"], len(run["history"]["iteration"])
+    own = k <= len(h["iteration"]) and all(before[c] == h[c][:k] for c in h if c not in LATER)
+    if report.check(own, f"{name} is a checkpoint of this run, after iteration {k}"):
+        there = claims | {weight: h[weight][max(k, 1) - 1] for weight in ("rho", "nu")}
+        rows = claims | {"history": h if k else {"lagrangian": [claims["start"]]}}
+        check_row(report, rows, max(k, 1), Problem(tensors, there, data).end(), name + ":")
+
 def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, float | None]) -> bool:
     """The recorded run: consistent with itself and with its end; whether all that the theory promises was seen."""
     h, n, eps = claims["history"], len(claims["history"]["iteration"]), float(np.finfo(claims["dtype"]).eps)
-    full = [name for name in h if name not in ("stationarity", "loss")]
-    whole = all(len(column) == n for column in h.values()) and all(is_number(v) for name in full for v in h[name])
+    whole = all(len(c) == n for c in h.values()) and all(is_number(v) for c in h if c not in LATER for v in h[c])
     if not report.check(n > 0 and whole and h["iteration"] == [*range(1, n + 1)], f"{n} whole iterations"):
         return False
     L, exempt = [claims["start"], *h["lagrangian"]], claims["exempt"]
@@ -423,10 +423,7 @@ def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, f
     report.check(sums, "every iteration's Lagrangian is the sum of its recorded pieces")
     report.check(falls, "every recorded descent is the difference of two Lagrangians")
     report.check(bound, "every residual is one that the recorded steps allow (Lemma 2: ||du|| <= H ||dz||)")
-    tolerance, size = (1e-6, 1.0) if claims["dtype"] == "float64" else (1e-3, 1.0 + abs(L[-1]))
-    for name in [each for each in end if each in h]:
-        if end[name] is not None and h[name][-1] is not None:
-            report.near(h[name][-1], float(end[name] or 0.0), tolerance, f"last recorded {name}", size)
+    check_row(report, claims, n, end, "last recorded")
     verdict, steps = claims["verdict"], h["squared_steps"]
     said = {
         "iterations": n, "exempt": exempt, "descent_violations": rises, "sufficient_descent_violations": short,
@@ -439,23 +436,23 @@ def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, f
     report.lines.append(f"  rho > 2H = {2 * H:g}: {covered}; rises: {rises or 'none'}; short of C2: {short or 'none'}")
     return covered and not rises and not short
 
-def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Array]) -> Report:
-    """All checks of one certificate against the data it is said to be of."""
+def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Array], kept: Any = ()) -> Report:
+    """All checks of one certificate against the data it is said to be of, and of checkpoints ``kept`` of its run."""
     report = Report()
     try:
         report.check(claims.get("digest") == digest_of(claims), "the claims have the checksum they state")
         stated, dtype = claims["hashes"], claims["dtype"]
         same = stated["tensors"] == {name: hash_of(name, t.dtype.str, t) for name, t in tensors.items()}
         report.check(same, "parameters and variables have the checksums stated")
-        good = all(t.dtype == np.dtype(dtype) and np.isfinite(t).all() for t in tensors.values())
+        good = all(t.dtype == dtype and np.isfinite(t).all() for t in tensors.values())
         report.check(good, f"all are finite {dtype}")
         kinds = {name: OF_DATA.get(name, dtype if name == "X" else "<f8") for name in data}
-        wrong = [name for name in stated["data"] if name not in data]
-        if wrong:
+        if wrong := [name for name in stated["data"] if name not in data]:
             raise Unreadable(f"the certificate is also of {', '.join(wrong)}: give them too")
         found = {name: hash_of(name, kinds[name], np.asarray(data[name])) for name in stated["data"]}
         report.check(found == stated["data"], f"the data ({', '.join(found)}) have the checksums stated")
-        problem = Problem(tensors, claims, {name: data[name] for name in stated["data"]})
+        data = {name: data[name] for name in stated["data"]}
+        problem = Problem(tensors, claims, data)
         H = loss_of(problem.loss, problem.V[-1], problem.y)[2] * float(problem.weights.max())
         report.near(claims["H"], H, 1e-12, "H, the Lipschitz constant of the loss's gradient")
         report.near(claims["C1"], problem.rho / 2 - 2 * H**2 / problem.rho, 1e-12, "C1 = rho/2 - 2 H^2/rho", H)
@@ -471,9 +468,11 @@ def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Ar
         solved = (end["dual_optimality"] or 0.0) <= 1e3 * float(np.finfo(dtype).eps) * float(sizes)
         report.lines.append(f"  Lemma 2, grad R(z_L) + u = 0: {'holds' if solved else 'does not hold'} to rounding")
         seen = check_run(report, claims, H, end)
+        for path in kept:
+            check_checkpoint(report, claims, data, path)
         if claims["verdict"]["certified"]:
-            finite = claims["status"] != "NON_FINITE"
-            report.check(seen and solved and finite, "what is certified was seen: rho > 2H, descent, C2, Lemma 2")
+            seen = seen and solved and claims["status"] != "NON_FINITE"
+            report.check(seen, "what is certified was seen: rho > 2H, descent, C2, Lemma 2")
         else:
             report.lines.append("  The run is not said to be certified: nothing is promised of it.")
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as error:
@@ -485,10 +484,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("certificate")
     parser.add_argument("--data", action="append", required=True, help="data.npz, data.csv (last column y), X=X.npy")
+    parser.add_argument("--checkpoint", action="extend", nargs="+", default=[], help="checkpoints of the run")
     given = parser.parse_args(arguments)
     try:
         with np.errstate(all="ignore"):
-            report = verify(*read(given.certificate), read_data(given.data))
+            report = verify(*read(given.certificate), read_data(given.data), given.checkpoint)
     except (Unreadable, MemoryError) as error:
         print(f"Cannot be checked: {error}.", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from scipy import sparse
 
 import dladmm
 from chaos.certificates import ACTIVATIONS, LOSSES, PENALTIES, honest
-from convergent import train
+from convergent import train, train_graph
 from dladmm import verify
 from dladmm.activations import get_activation
 from dladmm.losses import get_loss
@@ -249,3 +249,40 @@ def test_penalties_are_those_of_the_library(number):
     at = torch.from_numpy(W)
     assert value == pytest.approx(float(penalty.value(at)), rel=1e-12)
     np.testing.assert_allclose(distance, penalty.stationarity(at, torch.from_numpy(g)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["one output", "small weights of yes", "labels of some nodes"])
+def test_what_few_runs_have_is_recomputed_too(kind, tmp_path):
+    """Two classes told by one output; weights below 1, which leave H as it is; nodes without a label."""
+    rng = np.random.default_rng(0)
+    X, y, more = rng.normal(size=(30, 3)), np.arange(30) % 2, {"loss": "binary_logistic"}
+    data = {"X": X, "y": y}
+    outputs = 1
+    if kind == "small weights of yes":
+        more = {"loss": {"name": "binary_logistic", "pos_weight": [0.5, 0.25]}}
+        outputs = 2
+    if kind == "labels of some nodes":
+        mask, edges = np.arange(30) % 3 > 0, rng.integers(0, 30, (2, 60))
+        data |= {"train_mask": mask, "y": np.where(mask, y, -1), "edge_index": edges}
+        result = train_graph(X, edges, data["y"], mask, hidden=[4], n_classes=2, max_iter=4)
+    else:
+        result = train(dladmm.mlp([3, 4, outputs]), X, y, max_iter=4, **more)
+    assert result.certificate.certified
+    result.certificate.save(tmp_path / "c")
+    tensors, claims = verify.read(str(tmp_path / "c"))
+    report = verify.verify(tensors, claims, data)
+    assert report.accepted, report.failures
+    assert 0 < claims["end"]["accuracy"] < 1 or kind != "one output"
+
+
+@pytest.mark.parametrize("column", ["risk", "penalty", "coupling"])
+def test_a_piece_of_an_objective_on_the_way_is_compared_with_it(column, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 3)), np.arange(30) % 3
+    result = train(dladmm.mlp([3, 4, 3]), X, y, max_iter=4, regularizer="l2")
+    result.certificate.save(tmp_path / "c")
+    tensors, claims = verify.read(str(tmp_path / "c"))
+    claims["history"][column][1] *= 1.01
+    claims["digest"] = verify.digest_of(claims)
+    report = verify.verify(tensors, claims, {"X": X, "y": y})
+    assert report.failures == ["every iteration's Lagrangian is the sum of its recorded pieces"]

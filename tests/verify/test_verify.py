@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 from sklearn.datasets import load_wine
 from typer.testing import CliRunner
@@ -23,6 +25,7 @@ from chaos.ledger import Ledger
 from chaos.plan import BY_NAME
 from convergent import train, train_graph
 from dladmm import verify
+from dladmm.base import container
 from dladmm.base.errors import InputError
 from dladmm.cli.app import app
 from dladmm.training.result import ConvergenceNotGuaranteed
@@ -138,6 +141,13 @@ def test_what_cannot_be_saved_says_why(tmp_path):
     )
     with pytest.raises(InputError, match="rows that are held"):
         fixed.certificate.save(tmp_path / "c")
+    scaled = train(dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2, scale_inputs=True)
+    with pytest.raises(InputError, match="scaled inputs or targets"):
+        scaled.certificate.save(tmp_path / "c")
+    signed = dladmm.mlp([3, 4, 2])
+    signed.blocks[0].constraint = dladmm.regularizers.Signed(torch.ones(4, 3))
+    with pytest.raises(InputError, match="constraints on single weights"):
+        train(signed, X, np.arange(20) % 2, max_iter=2).certificate.save(tmp_path / "c")
     plain = train(dladmm.mlp([3, 4, 2]), X, np.arange(20) % 2, max_iter=2).certificate
     for words, without in (
         ("baseline .adam.", replace(plain, writer=None, baseline="adam")),
@@ -215,3 +225,106 @@ def test_a_damaged_file_is_not_parsed(tmp_path, monkeypatch):
         verify.read(str(tmp_path / "two"))
     monkeypatch.undo()
     assert verify.read(str(tmp_path / "one"))[1]["format"] == 1
+
+
+# Checkpoints of the run --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["float64", "float32", "graph"])
+def on_the_way(request, tmp_path_factory):
+    """A certificate, its data and the checkpoints of every iteration."""
+    folder, rng = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
+    X, y = rng.normal(size=(30, 3)), np.arange(30) % 3
+    kept = [dladmm.callbacks.Checkpoint(folder / "kept", every=1, keep=100)]
+    data = {"X": X, "y": y}
+    if request.param == "graph":
+        data |= {"edge_index": rng.integers(0, 30, (2, 60)), "train_mask": np.arange(30) < 20}
+        arrays = X, data["edge_index"], y, data["train_mask"]
+        result = train_graph(*arrays, hidden=[4], n_classes=3, max_iter=6, callbacks=kept)
+    else:
+        options = {"dtype": request.param, "max_iter": 6, "nu": 0.5, "callbacks": kept}
+        result = train(dladmm.mlp([3, 5, 3]), X, y, regularizer="l2", **options)
+    result.certificate.save(folder / "c")
+    paths = sorted(map(str, (folder / "kept").glob("checkpoint-*.dladmm")))
+    assert len(paths) == 7  # the start is one of them
+    return verify.read(str(folder / "c")), data, paths
+
+
+def test_checkpoints_of_the_run_are_computed_again(on_the_way):
+    (tensors, claims), data, paths = on_the_way
+    report = verify.verify(tensors, claims, data, paths)
+    assert report.accepted, report.failures
+    for k in range(7):
+        assert any(f"is a checkpoint of this run, after iteration {k}" in line for line in report.lines)
+    for name in ("primal_residual", "risk", "coupling", "dual", "stationarity", "loss"):
+        assert sum(f".dladmm: {name}: claimed" in line for line in report.lines) == 6
+    assert sum(".dladmm: lagrangian: claimed" in line for line in report.lines) == 7
+    claims = copy.deepcopy(claims)
+    claims["start"] += 0.1 * abs(claims["start"])
+    assert "checkpoint-000000" in "".join(verify.verify(tensors, claims, data, paths[:1]).failures)
+
+
+def test_a_path_that_was_made_up_does_not_pass_through_a_checkpoint(on_the_way, tmp_path):
+    """Every number agrees with every other, and the end is true: only the variables on the way can tell."""
+    (tensors, claims), data, paths = on_the_way
+    claims = copy.deepcopy(claims)
+    h, k = claims["history"], 3
+    less = 0.4 * h["risk"][k - 1]
+    for column in ("risk", "objective", "lagrangian"):
+        h[column][k - 1] -= less
+    h["objective"][k - 1] = h["risk"][k - 1] + h["penalty"][k - 1] + h["coupling"][k - 1]
+    half = h["rho"][k - 1] / 2 * h["primal_residual"][k - 1] ** 2
+    h["lagrangian"][k - 1] = h["objective"][k - 1] + h["dual"][k - 1] + half
+    values = [claims["start"], *h["lagrangian"]]
+    h["descent"] = [before - after for before, after in pairwise(values)]
+    rising = [k + 1] if values[k] < values[k + 1] else []
+    for name in ("descent_violations", "sufficient_descent_violations"):
+        claims["verdict"][name] = rising
+    for name in ("monotone", "sufficient_descent", "certified"):
+        claims["verdict"][name] = not rising
+    claims["digest"] = verify.digest_of(claims)
+    assert verify.verify(tensors, claims, data).accepted
+    assert not verify.verify(tensors, claims, data, paths[k : k + 1]).accepted
+    forged = container.load(paths[k], "training")
+    forged[1]["run"]["history"] |= {name: column[:k] for name, column in h.items()}
+    container.save(tmp_path / "forged", "training", *forged)
+    report = verify.verify(tensors, claims, data, [str(tmp_path / "forged")])
+    assert {words.split(": ")[1] for words in report.failures} == {"risk", "objective", "lagrangian"}
+
+
+def test_checkpoints_of_other_runs_are_refused(on_the_way, tmp_path):
+    (tensors, claims), data, paths = on_the_way
+    longer = container.load(paths[-1], "training")
+    for column in longer[1]["run"]["history"].values():
+        column.append(column[-1])
+    container.save(tmp_path / "longer", "training", *longer)
+    rewritten = container.load(paths[3], "training")
+    rewritten[1]["run"]["history"]["squared_steps"][0] *= 2
+    container.save(tmp_path / "rewritten", "training", *rewritten)
+    moved = container.load(paths[1], "training")
+    moved[0]["u"][0, 0] += 0.5
+    container.save(tmp_path / "moved", "training", *moved)
+    other = "is a checkpoint of this run"
+    for name, words in (("longer", other), ("rewritten", other), ("moved", "moved: ")):
+        report = verify.verify(tensors, claims, data, [str(tmp_path / name)])
+        assert report.failures
+        assert all(words in each for each in report.failures)
+    container.save(tmp_path / "model", "model", {}, {})
+    with pytest.raises(verify.Unreadable, match="no training"):
+        verify.verify(tensors, claims, data, [str(tmp_path / "model")])
+
+
+def test_checkpoints_on_the_command_line(on_the_way, tmp_path):
+    (tensors, claims), data, paths = on_the_way
+    claims = {"claims": claims}
+    container.save(
+        tmp_path / "c", "certificate", {n: torch.from_numpy(t.copy()) for n, t in tensors.items()}, claims
+    )
+    np.savez(tmp_path / "d.npz", **data)
+    words = ["verify", str(tmp_path / "c"), "--data", str(tmp_path / "d.npz")]
+    done = CliRunner().invoke(app, [*words, "--checkpoint", paths[1], "--checkpoint", paths[5]])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "ACCEPTED")
+    assert "after iteration 1" in done.output
+    assert "after iteration 5" in done.output
+    assert verify.main([*words[1:], "--checkpoint", *paths]) == 0
+    assert CliRunner().invoke(app, [*words, "--checkpoint", str(tmp_path / "d.npz")]).exit_code == 2

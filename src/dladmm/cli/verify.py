@@ -17,6 +17,10 @@ def verify(
             help="data.npz, a CSV file whose last column is y, or X=X.npy, y=y.npy; may be repeated."
         ),
     ],
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(help="A checkpoint of the run, whose iteration is computed again too; may be repeated."),
+    ] = None,
 ) -> None:
     """Check a certificate against the data: 0 accepted, 1 rejected, 2 it cannot be read.
 
@@ -24,4 +28,6 @@ def verify(
     """
     from dladmm import verify as checking
 
-    raise typer.Exit(checking.main([certificate, *(word for each in data for word in ("--data", each))]))
+    words = [word for each in data for word in ("--data", each)]
+    words += [word for each in checkpoint or () for word in ("--checkpoint", each)]
+    raise typer.Exit(checking.main([certificate, *words]))
