@@ -13,18 +13,21 @@ from torch import nn
 from convergent import train
 from dladmm import InputError, InputTypeError, Recurrent, baselines
 from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Term, Work
+from dladmm.blocks.recurrent import SHARE
 from dladmm.blocks.recurrent_cells import (
     advanced,
+    bent,
     pulled,
     pulled_before,
     slopes_of,
     squared_slopes,
     through_time,
 )
+from dladmm.blocks.recurrent_steps import share_of_pull
 from dladmm.callbacks import Checkpoint
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
-from dladmm.network.chain import from_module
+from dladmm.network.chain import from_module, own_settings
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.subproblems import SubproblemOptions
 
@@ -113,6 +116,24 @@ def test_updates_of_B_end_where_the_penalised_energy_is_stationary():
     assert max(float(p.grad.abs().max()) for p in leaves.values()) < 1e-6
     # where nothing moves but by rounding, the curvature that is remembered is not what rounding made
     assert met[-1] < 10 * met[20]
+
+
+def test_a_step_of_B_sees_a_penalty_that_outweighs_the_energy():
+    """The search for its length adds up both: they fall together by what is promised."""
+    generator = torch.Generator().manual_seed(1)
+    block, penalty = RecurrentStates(Recurrent(LAYERS[0])), get_regularizer({"name": "l2", "strength": 300.0})
+    params = block.initial_parameters(generator, 1.0)
+    v, s = (torch.randn(6, 4, n, generator=generator, dtype=torch.float64) / 2 for n in (3, 5))
+    work = Work(SubproblemOptions(), order=(False,))
+
+    def value(at):
+        own = block.own_energy(at.params, v, s, 0.8, work)
+        return float(own + sum(penalty.value(at.params[name]) for name in block.penalised))
+
+    with torch.no_grad():
+        at = block.unrolled(params, v, s)
+        step, ended = block._step_of_B(v, Term(0.8, s, s), penalty, work, at)
+    assert value(at) - value(ended) >= float(step.rate * step.squared) > 1.0
 
 
 @pytest.mark.parametrize("layer", LAYERS[2:])
@@ -293,6 +314,130 @@ def test_an_elman_network_begins_by_keeping_what_came_first():
     assert float(params["weight_ih_l0"].std()) == pytest.approx(120**-0.5, rel=0.1)
 
 
+def test_an_lstm_begins_nearly_as_an_elman_network():
+    """What comes is let in and shown, little of c is kept: c' = sigmoid(-2) c and h = sigmoid(2) tanh c'."""
+    block = RecurrentStates(Recurrent(nn.LSTM(3, 5, batch_first=True)))
+    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    still = {name: torch.zeros_like(p) if p.ndim > 1 else p for name, p in params.items()}
+    x, c = (torch.randn(6, n, dtype=torch.float64) for n in (3, 5))
+    h, new = block.cell(still, x, torch.cat([torch.zeros_like(c), c], 1)).chunk(2, 1)
+    opened, closed = (torch.sigmoid(torch.tensor(b, dtype=torch.float64)) for b in (2.0, -2.0))
+    torch.testing.assert_close(new, closed * c)
+    torch.testing.assert_close(h, opened * (closed * c).tanh())
+    moved = block.cell(
+        still | {"bias_hh_l0": torch.ones(20, dtype=torch.float64)}, x, torch.zeros(6, 10).double()
+    )
+    torch.testing.assert_close(moved[:, 5:], torch.sigmoid(x.new_full((6, 5), 3.0)) * np.tanh(1.0))
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(50, 40, batch_first=True), nn.LSTM(50, 40, batch_first=True)])
+def test_every_gate_begins_with_an_orthogonal_matrix_and_small_weights_of_the_inputs(layer):
+    """Half of He's deviation, sqrt(2 / inputs), for W; the gates' matrices differ."""
+    params = RecurrentStates(Recurrent(layer)).initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    matrices = params["weight_hh_l0"].split(40)
+    for U in matrices:
+        torch.testing.assert_close(U @ U.T, torch.eye(40, dtype=torch.float64))
+    assert not torch.allclose(matrices[0], matrices[1])
+    assert float(params["weight_ih_l0"].std()) == pytest.approx(0.5 * (2 / 50) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("counts", [None, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)[:, None]])
+def test_the_share_of_the_pull_is_what_of_it_the_parameters_see(counts):
+    """-<pull, c e> / ||pull||^2, every sample as often as it counts."""
+    generator = torch.Generator().manual_seed(0)
+    pull, other = (torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    weight, e = 0.7, -0.4 * pull + 0.1 * other
+    work = Work(SubproblemOptions(), counts=counts)
+    rows = torch.ones(3, dtype=torch.float64) if counts is None else counts[:, 0]
+    inner = sum(float(rows[i] * (pull[i] * e[i]).sum()) for i in range(3))
+    squared = sum(float(rows[i] * (pull[i] ** 2).sum()) for i in range(3))
+    assert 0 < -weight * inner / squared < 1
+    assert float(share_of_pull(pull, e, weight, work)) == pytest.approx(-weight * inner / squared, rel=1e-12)
+    for e, expected in ((pull, 0.0), (-3 * pull, 1.0), (0 * pull, 0.0), (-pull / weight, 1.0)):
+        assert float(share_of_pull(pull, e, weight, work)) == pytest.approx(expected)
+    assert float(share_of_pull(0 * pull, other, weight, work)) == 1.0
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_penalty_counts_by_the_share_of_the_pull_where_the_sweep_shares_it(layer):
+    """The same step of B as with the penalty times the share that the states' first step leaves."""
+    block, strength = RecurrentStates(Recurrent(layer)), 3.0
+    given = block.initial_parameters(torch.Generator().manual_seed(1), 1.0)
+    generator = torch.Generator().manual_seed(2)
+    v = torch.randn(6, 4, 3, generator=generator, dtype=torch.float64)
+    states = block.forward(given, v)
+    target = states + torch.randn(states.shape, generator=generator, dtype=torch.float64)
+
+    def updated(penalty: float, shared: bool):
+        params = {name: p.clone() for name, p in given.items()}
+        work = Work(SubproblemOptions(), order=(False,), shared=shared)
+        regularizer = get_regularizer({"name": "l2", "strength": penalty})
+        with torch.no_grad():
+            block.update_parameters(params, v, Term(0.8, target, states.clone()), regularizer, work)
+        return params
+
+    e = torch.zeros_like(states).requires_grad_()
+    state, rolled = torch.zeros(6, block.n_states, dtype=torch.float64), []
+    for t in range(4):
+        state = block.cell(given, v[:, t], state) + e[:, t]
+        rolled.append(state)
+    (pull,) = torch.autograd.grad(torch.stack(rolled, 1), e, 0.8 * (states - target))
+    work = Work(SubproblemOptions(), order=(False,))
+    with torch.no_grad():
+        at = block.unrolled(given, v, states)
+        _, ended = block._states_step(v, Term(0.8, target, states.clone()), work, at)
+    share = float(-0.8 * (pull * (ended.states - ended.predicted)).sum() / (pull**2).sum())
+    assert 0.05 < share < 0.95
+    found, expected, whole = (
+        updated(strength, True),
+        updated(share * strength, False),
+        updated(strength, False),
+    )
+    for name, p in found.items():
+        torch.testing.assert_close(p, expected[name], rtol=1e-9, atol=1e-10)
+    assert any(not torch.allclose(p, whole[name]) for name, p in found.items())
+
+
+@pytest.mark.parametrize(("layer", "once"), [(nn.RNN, True), (nn.LSTM, True), (nn.GRU, False)])
+def test_accelerated_mode_updates_all_cells_but_a_gru_once_an_iteration(layer, once):
+    inner = network(layer(3, 5, batch_first=True))
+    for module in (inner, nn.Sequential(nn.Unflatten(1, (4, 3)), *inner)):
+        assert (own_settings(from_module(module)).get("sweep") == "backward") == once
+    assert "sweep" not in own_settings(
+        from_module(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 3)))
+    )
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gradients_in_the_inputs_are_those_of_torch(layer):
+    generator = torch.Generator().manual_seed(3)
+    block = RecurrentStates(Recurrent(layer))
+    params = block.initial_parameters(torch.Generator().manual_seed(1), 1.0)
+    n, work = block.n_states, Work(SubproblemOptions())
+    x, s, target = (torch.randn(6, 4, k, generator=generator, dtype=torch.float64) for k in (3, n, n))
+    double = copy.deepcopy(layer).double()
+    with torch.no_grad():
+        for name, p in double.named_parameters():
+            p.copy_(params[name])
+    leaf = x.clone().requires_grad_()
+    through = block.forward(params, leaf)
+    torch.testing.assert_close(through[..., :5], double(leaf)[0])
+    (0.6 * (through - target).square().sum() / 2).backward()
+    found = block.input_gradient(params, x, Term(0.6, target, through.detach()), work)
+    torch.testing.assert_close(found, leaf.grad)
+    leaf.grad, anchor = None, Anchor(0.3, torch.randn(x.shape, generator=generator, dtype=torch.float64))
+    energy = block.own_energy(params, leaf, s, 0.6, work) + 0.15 * (leaf - anchor.value).square().sum()
+    energy.backward()
+    found = block.input_stationarity(params, x, anchor, Term(0.6, target, s), work)
+    torch.testing.assert_close(found, leaf.grad.square().sum())
+
+
+def test_a_tanh_made_of_a_sigmoid_is_one():
+    x = torch.linspace(-30, 30, 4001, dtype=torch.float64)
+    torch.testing.assert_close(bent(x.clone()), x.tanh(), rtol=0, atol=4e-16)
+    torch.testing.assert_close(bent(x.float()), x.float().tanh(), rtol=0, atol=2.5e-7)
+
+
 @pytest.mark.parametrize("kind", ["tanh", "relu", "GRU", "LSTM"])
 def test_squared_slopes_are_those_of_the_cell(kind):
     """Of the state's derivatives in the sums of its matrices' rows, which torch's cells take as biases."""
@@ -358,3 +503,36 @@ def test_gradients_by_hand_are_those_of_torch(layer):
     torch.testing.assert_close(found, unrolled.detach())
     for of_time, of_all in zip(zip(*held, strict=True), there._held, strict=True):
         torch.testing.assert_close(torch.stack(of_time, 1), of_all)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_distance_of_an_input_has_its_own_two_weights(layer):
+    """The gradient of ``(nu/2)||x - value||^2 + (c/2)||s - cell(x, s before)||^2`` in x."""
+    block = RecurrentStates(Recurrent(layer))
+    params, draw = block.initial_parameters(None, 1.0), torch.Generator().manual_seed(0)
+    x, value = (torch.randn(6, 4, 3, generator=draw, dtype=torch.float64) for _ in range(2))
+    s = block.forward(params, value)
+    leaf = x.clone().requires_grad_()
+    apart = s - block.predicted(params, leaf, s)
+    energy = 0.3 / 2 * (leaf - value).square().sum() + 1.7 / 2 * apart.square().sum()
+    (slope,) = torch.autograd.grad(energy, leaf)
+    found = block.input_stationarity(
+        params, x, Anchor(0.3, value), Term(1.7, s, s), Work(SubproblemOptions())
+    )
+    torch.testing.assert_close(found, slope.square().sum())
+
+
+@pytest.mark.parametrize("order", [(False,), (True,)])
+def test_the_penalty_counts_by_the_share_of_the_pull_that_reaches_the_parameters(order):
+    block = RecurrentStates(Recurrent(LAYERS[0]))
+    params, draw = block.initial_parameters(None, 1.0), torch.Generator().manual_seed(0)
+    x = torch.randn(6, 4, 3, generator=draw, dtype=torch.float64)
+    s = block.forward(params, x)
+    target = s + 0.3 * torch.randn(s.shape, generator=draw, dtype=torch.float64)
+    work = Work(SubproblemOptions(), order=order, shared=True)
+    block.update_parameters(params, x, Term(1.7, target, s), get_regularizer("l2"), work)
+    share = work.sweep_values[0, SHARE]
+    if order == (False,):  # the states go first, and say what they handed on
+        assert 0 < float(share) < 1
+    else:
+        assert float(share) == 1

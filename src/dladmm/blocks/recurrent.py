@@ -11,7 +11,6 @@ it. docs/any_network.md says why.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +21,26 @@ from dladmm.blocks.recurrent_cells import (
     Unrolled,
     advanced,
     before,
+    pulled,
     pulled_before,
     through_time,
 )
-from dladmm.blocks.recurrent_steps import gradients_of, whitened_step
+from dladmm.blocks.recurrent_steps import gradients_of, share_of_pull, whitened_step
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.network.recurrent_module import Recurrent
 from dladmm.regularizers import Regularizer
-from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
+from dladmm.solvers.local_step import Known, majorised_step, proximal_point
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
-_CELLS: dict[str, Any] = {"tanh": torch.rnn_tanh_cell, "relu": torch.rnn_relu_cell, "GRU": torch.gru_cell}
-"""Torch's cells whose state is the hidden state alone."""
+GATES: dict[str, tuple[float, ...]] = {"GRU": (2.0, -2.0, 0.0), "LSTM": (2.0, -2.0, 0.0, 2.0)}
+"""Initial biases, gates in torch's order: a gated layer begins nearly as an Elman network and learns when to differ."""
 
+GATED_INPUTS = 0.5
+"""Initial weights of a gated layer's inputs, in He's deviations."""
 
-GATES: dict[str, tuple[float, ...]] = {"GRU": (2.0, -2.0, 0.0)}
-"""Initial biases, gates in torch's order: a GRU begins nearly as an Elman network and learns when to differ."""
+SHARE = "share of the pull"
+"""What of a sweep's pull on the states its parameters get to see."""
 
 ROUNDS = 2
 """A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
@@ -49,6 +51,11 @@ class RecurrentStates(Block):
 
     Every subproblem takes one majorised step (Algorithm 1): the gradient of this one block, backtracking on true
     values. Backward the states are updated, then the parameters; forward the other way round.
+
+    Parameters
+    ----------
+    layer : Recurrent
+        The layer; inputs are (N, time, features), states (N, time, units).
     """
 
     own_variables = True
@@ -61,15 +68,18 @@ class RecurrentStates(Block):
         self.cell_kind = type(rnn).__name__ if not isinstance(rnn, nn.RNN) else rnn.nonlinearity
         self.n_states = (2 if self.cell_kind == "LSTM" else 1) * self.n_hidden
         self.penalised = ("weight_ih_l0", "weight_hh_l0")
+        # A second update costs half an iteration more: a GRU's buys accuracy, in Adam epochs it is the cheapest cell
+        self.updated_once = self.cell_kind != "GRU"
 
     def __repr__(self) -> str:
         return f"RecurrentStates({self.cell_kind}, {self.n_in}, {self.n_hidden})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        """Weights of He's deviation, biases those of ``GATES``; without a generator the layer's own values.
+        """Orthogonal matrices U, one per gate, biases those of ``GATES``; without a generator the layer's own values.
 
-        An Elman network begins with an orthogonal U and a small W (torch's deviation): its states keep their length
-        from step to step, so that what came first is there at the end, and nothing drives its units into saturation.
+        With an orthogonal U states keep their length from step to step, so that what came first is there at the end.
+        W is small, so that nothing drives units into saturation: of torch's deviation for an Elman network, of
+        ``GATED_INPUTS`` for a gated layer.
 
         ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
         """
@@ -79,11 +89,12 @@ class RecurrentStates(Block):
         for p in own.values():
             deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
             p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
-        if self.cell_kind in ("tanh", "relu"):
-            own["weight_ih_l0"].mul_(
-                (self.layer.rnn.input_size / (6 * self.n_hidden)) ** 0.5
-            )  # 1/sqrt(3 units)
-            own["weight_hh_l0"].copy_(torch.linalg.qr(own["weight_hh_l0"])[0])
+        gated = self.cell_kind not in ("tanh", "relu")
+        # Torch's deviation, 1/sqrt(3 units), over He's
+        torchs = (self.layer.rnn.input_size / (6 * self.n_hidden)) ** 0.5
+        own["weight_ih_l0"].mul_(GATED_INPUTS if gated else torchs)
+        for U in torch.split(own["weight_hh_l0"], self.n_hidden):
+            U.copy_(torch.linalg.qr(U)[0])
         if self.bias:
             for gate, bias in enumerate(GATES.get(self.cell_kind, ())):
                 own["bias_ih_l0"][gate * self.n_hidden :][: self.n_hidden] = bias
@@ -102,32 +113,25 @@ class RecurrentStates(Block):
 
     def cell(self, params: Params, x: Tensor, s: Tensor) -> Tensor:
         """``s_t`` from ``x_t`` and ``s_{t-1}``, over all leading dimensions at once."""
-        W, U = params["weight_ih_l0"], params["weight_hh_l0"]
-        biases = (params["bias_ih_l0"], params["bias_hh_l0"]) if self.bias else (None, None)
-        flat, states = x.reshape(-1, x.shape[-1]), s.reshape(-1, s.shape[-1])
-        if self.cell_kind in _CELLS:
-            found: Tensor = _CELLS[self.cell_kind](flat, states, W, U, *biases)
-            return found.reshape(s.shape)
-        pair = torch.lstm_cell(flat, states.chunk(2, 1), W, U, *biases)
-        return torch.cat(pair, 1).reshape(s.shape)
+        return self._advanced(params, self._sums(params, x, "ih"), s)[0]
+
+    def _advanced(self, params: Params, inputs: Tensor, s: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same from the sums of the inputs, with what slopes are made of."""
+        return advanced(self.cell_kind, inputs, self._sums(params, s[..., : self.n_hidden], "hh"), s)
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        s = v.new_zeros(len(v), self.n_states)
-        states = []
-        for x in v.unbind(1):
-            s = self.cell(params, x, s)
-            states.append(s)
-        return torch.stack(states, 1)
+        return self._rolled_out(params, self._sums(params, v, "ih"))[0]
 
     def predicted(self, params: Params, v: Tensor, s: Tensor) -> Tensor:
         """``cell(B, x_t, s_{t-1})`` of every t at once."""
         return self.cell(params, v, before(s))
 
-    def unrolled(self, params: Params, v: Tensor, s: Tensor) -> Unrolled:
-        """The same with the cells' slopes, by hand."""
-        old, inputs = before(s), self._sums(params, v, "ih")
-        states = self._sums(params, old[..., : self.n_hidden], "hh")
-        return Unrolled(self.cell_kind, params, s, *advanced(self.cell_kind, inputs, states, old))
+    def unrolled(self, params: Params, v: Tensor, s: Tensor, earlier: Tensor | None = None) -> Unrolled:
+        """The same with the cells' slopes, by hand; ``earlier`` are the states a step before, where they are known."""
+        earlier = before(s) if earlier is None else earlier
+        inputs = self._sums(params, v, "ih")
+        found = self._advanced(params, inputs, earlier)
+        return Unrolled(self.cell_kind, params, s, *found, inputs=inputs, earlier=earlier)
 
     def _sums(self, params: Params, x: Tensor, name: str) -> Tensor:
         """``x W^T + b`` of the matrix "ih" or ``h U^T + b`` of "hh"."""
@@ -155,7 +159,12 @@ class RecurrentStates(Block):
                 if of_states:
                     step, at = self._states_step(v, term, work, at)
                 else:
-                    step, at = self._step_of_B(v, term, penalty, work, at)
+                    own = (
+                        penalty.times(work.once_per_sweep(SHARE, lambda: v.new_ones(())))
+                        if work.shared
+                        else penalty
+                    )
+                    step, at = self._step_of_B(v, term, own, work, at)
                 steps.append(step)
         for name, p in params.items():
             if p is not at.params[name]:
@@ -191,48 +200,64 @@ class RecurrentStates(Block):
         The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
         coordinates the first sum is ``||e||^2`` and the problem is well conditioned however long the sequence.
         """
-        s, inputs = at.states, self._sums(at.params, v, "ih")
+        s, e = at.states, at.states - at.predicted
         held: list[tuple[Tensor, ...]] = []
 
         def evaluate(values: list[Tensor]) -> Tensor:
             nonlocal held
-            found, held = self._rolled_out(at.params, inputs, values[0])
+            found, held = self._rolled_out(at.params, at.inputs, values[0])
             return found
 
-        anchor = Anchor(term.weight, torch.zeros_like(s))
-        pull = through_time(at.slopes, term.weight * (s - term.target), at.params["weight_hh_l0"])
-        found = majorised_step([s - at.predicted], evaluate, None, anchor, term, work, "S", (s, [pull]))
+        residual = s - term.target
+        pull = through_time(at.slopes, term.weight * residual, at.params["weight_hh_l0"])
+        known, anchor = Known(s, residual, [pull], centre=e), Anchor(term.weight, e.new_zeros(()))
+        found = majorised_step([e], evaluate, None, anchor, term, work, "S", known)
+        if work.shared:
+            work.once_per_sweep(SHARE, lambda: share_of_pull(pull, found.values[0], term.weight, work))
         step = Step("s", found.squared, found.rate)
         if found.prediction is None:
             return step, at
         parts = [torch.stack(each, 1) for each in zip(*held, strict=True)]
         predicted = found.prediction - found.values[0]
-        return step, Unrolled(self.cell_kind, at.params, found.prediction, predicted, parts)
+        ended = Unrolled(self.cell_kind, at.params, found.prediction, predicted, parts, inputs=at.inputs)
+        return step, ended
 
     def _rolled_out(
-        self, params: Params, inputs: Tensor, e: Tensor
+        self, params: Params, inputs: Tensor, e: Tensor | None = None
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """``s_t = cell(x_t, s_{t-1}) + e_t`` from the sums of x, and what the slopes of every t are made of."""
-        s = e.new_zeros(len(e), self.n_states)
+        """``s_t = cell(x_t, s_{t-1}) + e_t`` from the sums of x, and what the slopes of every t are made of.
+
+        Without e it is the forward pass, which needs no slopes.
+        """
+        s = inputs.new_zeros(len(inputs), self.n_states)
         states, held = [], []
-        for x, own in zip(inputs.unbind(1), e.unbind(1), strict=True):
-            new, parts = advanced(self.cell_kind, x, self._sums(params, s[:, : self.n_hidden], "hh"), s)
-            s = new + own
+        for t, x in enumerate(inputs.unbind(1)):
+            s, parts = self._advanced(params, x, s)
+            if e is not None:
+                s = s + e[:, t]
+                held.append(parts)
             states.append(s)
-            held.append(parts)
         return torch.stack(states, 1), held
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_x (nu/2)||x - value||^2 + sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2``, all t at once."""
-        s = term.prediction
+        at = self.unrolled(params, v, term.prediction)
+        s, residual = at.states, at.predicted - at.states
 
         def evaluate(values: list[Tensor]) -> Tensor:
-            return self.predicted(params, values[0], s)
+            return self._advanced(params, self._sums(params, values[0], "ih"), at.before)[0]
 
-        own = Term(term.weight, s, s)
-        found = majorised_step([v], evaluate, None, anchor, own, work, "V")
+        own, known = (
+            Term(term.weight, s, s),
+            Known(at.predicted, residual, [self._of_inputs(at, term.weight * residual)]),
+        )
+        found = majorised_step([v], evaluate, None, anchor, own, work, "V", known)
         work.assign(v, found.values[0])
         return [Step("a", found.squared, found.rate)]
+
+    def _of_inputs(self, at: Unrolled, pull: Tensor) -> Tensor:
+        """A gradient in what the cells predict as one in x, all t at once."""
+        return pulled(at.slopes, pull, of="inputs") @ at.params["weight_ih_l0"]
 
     # What the theory speaks of ---------------------------------------------------------------------------------
 
@@ -254,10 +279,11 @@ class RecurrentStates(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         """Through all of time: ``g`` is the unrolled layer here."""
-        return local_gradients([v], lambda values: self.forward(params, values[0]), term)[1][0]
+        at = self.unrolled(params, v, self.forward(params, v))
+        pull = through_time(at.slopes, term.weight * (at.states - term.target), params["weight_hh_l0"])
+        return self._of_inputs(at, pull)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
-        s = term.prediction
-        own = Term(term.weight, s, s)
-        slope = local_gradients([v], lambda values: self.predicted(params, values[0], s), own)[1][0]
+        at = self.unrolled(params, v, term.prediction)
+        slope = self._of_inputs(at, term.weight * (at.predicted - at.states))
         return squared_norm(slope + anchor.weight * (v - anchor.value), work.counts)

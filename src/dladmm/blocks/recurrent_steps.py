@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,10 +9,11 @@ from torch import Tensor
 
 from dladmm.blocks.recurrent_cells import Unrolled, pulled, squared_slopes
 from dladmm.blocks.recurrent_parts import joined_parameters, parted_parameters
-from dladmm.compute.work import Work, like_rows
+from dladmm.compute.passes import ratio
+from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
-from dladmm.solvers.local_step import majorised_step
-from dladmm.solvers.subproblems import Params, Step, Term
+from dladmm.solvers.local_step import Known, majorised_step
+from dladmm.solvers.subproblems import Params, Step, Term, rise_of_square
 
 if TYPE_CHECKING:
     from dladmm.blocks.recurrent import RecurrentStates
@@ -30,8 +30,8 @@ def whitened_step(
 ) -> tuple[Step, Unrolled]:
     """``argmin_B sum_t (c/2)||s_t - cell(B, x_t, s_{t-1})||^2 + (lambda/2)||B||^2``: a majorised step in ``B L``.
 
-    ``L L^T`` is the damped Gram matrix of the inputs (x, 1) and of (s, 1); the penalty is in the smooth term, as rows
-    of its own. Returns the layer where the step ends, too.
+    ``L L^T`` is the damped Gram matrix of the inputs (x, 1) and of (s, 1); the penalty is smooth, and part of phi.
+    Returns the layer where the step ends, too.
     """
     params, s = at.params, at.states
     matrices = joined_parameters(params, block.bias)
@@ -43,52 +43,59 @@ def whitened_step(
         ),
     )
     start = [p @ L * scale for p, L, scale in zip(matrices, factors, scales, strict=True)]
-    root = (quadratic / weight) ** 0.5
-    counts = 1.0 if work.counts is None else like_rows(work.counts.to(s.dtype).sqrt(), s)
-
-    def unwhitened(values: list[Tensor]) -> Params:
-        solved = [
-            torch.linalg.solve_triangular(L, p / scale, upper=False, left=False)
-            for p, L, scale in zip(values, factors, scales, strict=True)
-        ]
-        return parted_parameters(solved, block.bias)
-
-    def joined(trial: Params, predicted: Tensor) -> Tensor:
-        parts = [counts * predicted, *(root * trial[name] for name in block.penalised)]
-        return torch.cat([part.flatten() for part in parts])  # squares count as often as their sample
-
     tried = at
 
     def evaluate(values: list[Tensor]) -> Tensor:
         nonlocal tried
-        trial = unwhitened(values)
-        tried = block.unrolled(trial, v, s)
-        return joined(trial, tried.predicted)
+        solved = [
+            torch.linalg.solve_triangular(L, p / scale, upper=False, left=False)
+            for p, L, scale in zip(values, factors, scales, strict=True)
+        ]
+        tried = block.unrolled(parted_parameters(solved, block.bias), v, s, at.before)
+        return tried.predicted
 
-    slopes = gradients_of(block, v, at, weight * (at.predicted - s), work)
+    def of_penalty() -> float:
+        pairs = [(params[name], tried.params[name]) for name in block.penalised]
+        return quadratic / 2 * sum(float(rise_of_square(new - p, p)) for p, new in pairs)
+
+    residual = at.predicted - s
+    slopes = gradients_of(block, v, at, weight * residual, work)
     for name in block.penalised:
         slopes[name] = slopes[name].add(params[name], alpha=quadratic)
     gradients = [
         torch.linalg.solve_triangular(L.T, slope, upper=True, left=False) / scale
         for slope, L, scale in zip(joined_parameters(slopes, block.bias), factors, scales, strict=True)
     ]
-    wanted = (counts * s).flatten()
-    target = torch.cat([wanted, wanted.new_zeros(sum(params[name].numel() for name in block.penalised))])
-    own, uncounted = Term(weight, target, target), replace(work, counts=None)
-    known = joined(params, at.predicted), gradients
-    found = majorised_step(start, evaluate, None, None, own, uncounted, "B", known)
+    known = Known(at.predicted, residual, gradients, of_penalty)
+    found = majorised_step(start, evaluate, None, None, Term(weight, s, s), work, "B", known)
     return Step("W", found.squared, found.rate), at if found.prediction is None else tried
+
+
+def share_of_pull(pull: Tensor, e: Tensor, weight: float, work: Work) -> Tensor:
+    """``-<pull, c e> / ||pull||^2``, from 0 to 1: the share of what pulls the states that e hands to the parameters.
+
+    The cells are asked to move by e, a short step against the pull; the pull is what a gradient through all of time
+    would ask of them. A penalty that counted in full beside that share would outweigh the loss.
+    """
+    counted = work.counted(pull)
+    inner, squared = ((counted * x).flatten(1).sum(1).sum(dtype=torch.float64) for x in (e, pull))
+    return ratio(-weight * inner, squared, 1.0).clamp(0.0, 1.0)
 
 
 def gradients_of(block: RecurrentStates, v: Tensor, at: Unrolled, pull: Tensor, work: Work) -> Params:
     """A gradient in what the cells predict as one in B, every sample as often as it counts."""
-    pull = work.counted(pull)
-    found: Params = {}
-    for name, of, x in (("ih", "inputs", v), ("hh", "states", at.before[..., : block.n_hidden])):
-        sums = pulled(at.slopes, pull, of=of).flatten(0, 1)
-        found[f"weight_{name}_l0"] = sums.T @ x.flatten(0, 1)
-        if block.bias:
-            found[f"bias_{name}_l0"] = sums.sum(0)
+    slopes, pull = at.slopes, work.counted(pull)
+    of_inputs = pulled(slopes, pull, of="inputs").flatten(0, 1)
+    added = slopes.states is slopes.inputs  # the two sums, in all cells but a GRU's
+    of_states = of_inputs if added else pulled(slopes, pull, of="states").flatten(0, 1)
+    hidden = at.before[..., : block.n_hidden]
+    found = {
+        "weight_ih_l0": of_inputs.T @ v.flatten(0, 1),
+        "weight_hh_l0": of_states.T @ hidden.flatten(0, 1),
+    }
+    if block.bias:
+        found["bias_ih_l0"] = of_inputs.sum(0)
+        found["bias_hh_l0"] = found["bias_ih_l0"] if added else of_states.sum(0)
     return found
 
 
