@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -203,7 +204,10 @@ def _side_by_side(given: argparse.Namespace, session: Session) -> None:
     if session.minutes is not None:
         left = session.minutes - (time.perf_counter() - session.began) / 60
         command += ["--minutes", f"{left:.2f}"]
-    jobs = [subprocess.Popen([*command, "--share", f"{i}/{given.jobs}"]) for i in range(1, given.jobs + 1)]
+    # Each with its share of the cores: threads of several processes on one core wait for each other
+    own = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // given.jobs))}
+    shares = [f"{i}/{given.jobs}" for i in range(1, given.jobs + 1)]
+    jobs = [subprocess.Popen([*command, "--share", share], env=own) for share in shares]
     for job in jobs:
         job.wait()
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dladmm.report.curves import QUANTITIES
 from dladmm.report.data import METHOD_NAMES
 from dladmm.reproduce import experiment
 from dladmm.reproduce.outcomes import outcome
 from dladmm.reproduce.pages import markdown as reproduction
 from dladmm.reproduce.pages import overview
-from dladmm.reproduce.verdicts import AGAIN, MISSING, TOLERANCES, UNSEEN
+from dladmm.reproduce.paper import figures
+from dladmm.reproduce.verdicts import AGAIN, DIFFERS, MISSING, TOLERANCES, UNSEEN
 from dladmm.runs.evidence import Evidence, Mean
 from dladmm.runs.experiment import Experiment
 from dladmm.runs.plan import cells
@@ -88,8 +90,14 @@ def _as_now(found: dict[str, Any], scale: str, folder: Path) -> dict[str, Any]:
 
 
 def _unmeasured(found: dict[str, Any]) -> dict[str, Any]:
-    """A stored outcome whose missing cells are said to be that."""
-    told = [f | {"verdict": UNSEEN} if f["verdict"] == MISSING else f for f in found["findings"]]
+    """A stored outcome whose missing cells are said to be that, with the reasons that are given now."""
+    claims = figures().get(found["paper"], {}).get("claims", ())
+    reasons = {(QUANTITIES.get(a.get("column", "")), a["says"]): a.get("differs", "") for a in claims}
+    told = []
+    for finding in found["findings"]:
+        why = reasons.get((finding["what"].partition(": ")[2], finding["paper"]))
+        changed = {"why": why} if why and finding["verdict"] == DIFFERS else {}
+        told.append(finding | changed | ({"verdict": UNSEEN} if finding["verdict"] == MISSING else {}))
     return found | {"findings": told}
 
 

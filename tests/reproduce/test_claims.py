@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from dladmm.report.data import Run
+from dladmm.reproduce import claims
 from dladmm.reproduce.claims import CHECKS
+from dladmm.reproduce.fits import growth
 from dladmm.runs.accuracy import first_reaching
 from dladmm.runs.evidence import Mean, mean, seconds_per_epoch
 
@@ -98,3 +103,30 @@ def test_second_and_all_above_are_of_the_methods_named():
     assert (holds, ours) == (False, "lowest c 0.7000")
     for check in ("second", "all_above"):
         assert CHECKS[check](Of(), "d", about | {"among": ["a", "b", "unknown"]}) is None
+
+
+def test_sentences_about_several_methods_hold_of_all_of_them(monkeypatch):
+    epochs = {"gd": 30.0, "adam": 5.0, "adagrad": 40.0}
+    monkeypatch.setattr(claims, "_first_epoch", lambda evidence, dataset, name, accuracy: epochs[name])
+    about = {"method": "adam", "others": ["gd", "adagrad"], "accuracy": 0.9}
+    assert claims.slower(None, "d", about)[0]
+    assert not claims.slower(None, "d", about | {"method": "gd", "others": ["adam", "adagrad"]})[0]
+    known = {"own": 0.5, "a": 0.4, "b": 0.6, "c": 0.3, "d": 0.7}
+    evidence = SimpleNamespace(accuracy=lambda dataset, name: Mean(known[name], 0.0, 1))
+    most = {"method": "own", "by": "val_accuracy", "among": ["a", "b"]}
+    assert not claims.beats_most(evidence, "d", most)[0]  # one of two is not most
+    assert claims.beats_most(evidence, "d", most | {"among": ["a", "b", "c"]})[0]
+    only = {"method": "own", "among": ["a", "b", "c", "d"], "others": ["b", "d"]}
+    assert claims.only_better(evidence, "d", only)[0]
+    assert not claims.only_better(evidence, "d", only | {"others": ["b", "c", "d"]})[0]
+
+
+def test_the_error_of_an_exponent_is_that_of_least_squares_with_a_constant_for_every_series():
+    x = np.array([1.0, 2.0, 4.0, 8.0])
+    table = np.exp(np.random.default_rng(0).normal(size=(3, 4))) * x
+    design = np.column_stack([np.tile(np.log(x), 3), np.kron(np.eye(3), np.ones((4, 1)))])
+    found, (rest,), *_ = np.linalg.lstsq(design, np.log(table).ravel(), rcond=None)
+    variance = rest / (12 - 4) * np.linalg.inv(design.T @ design)[0, 0]
+    fit = growth(x, table)
+    assert fit.exponent == pytest.approx(found[0])
+    assert fit.error == pytest.approx(variance**0.5)

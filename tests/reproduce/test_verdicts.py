@@ -33,6 +33,9 @@ def found(e, evidence):
         (Mean(0.81, 0.001, 10), Mean(0.821, 0.001, 10), "better"),
         (Mean(0.81, 0.001, 10), Mean(0.799, 0.001, 10), "differs"),
         (Mean(0.61, 0.05, 10), Mean(0.63, 0.05, 10), "agrees"),  # two standard errors are 0.045
+        (Mean(0.61, 0.05, 10), Mean(0.65, 0.05, 10), "agrees"),
+        (Mean(0.61, 0.05, 10), Mean(0.66, 0.05, 10), "better"),
+        (Mean(0.61, 0.05, 10), Mean(0.56, 0.05, 10), "differs"),
         (Mean(0.61, 0.05, 10), Mean(0.68, 0.05, 10), "better"),
     ],
 )
@@ -55,9 +58,7 @@ def test_better_is_said_of_our_own_method_alone():
     assert verdicts.accuracy(paper, near, baseline=True) == "differs"
 
 
-def test_costs_exponents_and_claims_are_judged():
-    said = [verdicts.cost(10, ours) for ours in (4, 6, 19, 21)]
-    assert said == ["another machine", "agrees", "agrees", "another machine"]
+def test_exponents_and_claims_are_judged():
     paper = Fit(1.0, 1.0, 1.0, 0.05)
     # Two errors of the difference are 0.14
     assert verdicts.exponent(paper, Fit(1.13, 1.13, 1.0, 0.05)) == "agrees"
@@ -65,6 +66,13 @@ def test_costs_exponents_and_claims_are_judged():
     assert verdicts.exponent(paper, Fit(0.8, 0.9, 1.0, 0.05)) == "differs"
     # A fixed cost hides the growth
     assert verdicts.exponent(paper, Fit(0.5, 0.9, 1.0, 0.05)) == "not measured"
+    # Also where it seems to agree
+    assert verdicts.exponent(paper, Fit(1.0, 1.3, 1.0, 0.05)) == "not measured"
+    # As in the paper's
+    assert verdicts.exponent(replace(paper, top=1.1), Fit(1.0, 1.3, 1.0, 0.05)) == "agrees"
+    # Short of the paper's, and still rising by more than its error
+    assert verdicts.exponent(paper, Fit(0.8, 0.95, 1.0, 0.05)) == "not measured"
+    assert verdicts.exponent(paper, Fit(1.2, 1.35, 1.0, 0.05)) == "differs"
     finding = Finding("what", "1", "2", "differs", "because")
     assert finding.at(True) == finding
     assert finding.at(False) == Finding("what", "1", "2", "quick: not comparable")
@@ -130,12 +138,15 @@ def test_accuracies_stand_beside_the_papers_table():
     assert ours["test accuracy, cora, Adam"] == "0.7814 ± 0.0000"
     assert ours["test accuracy, cora, Adadelta"] == "0.4236 ± 0.0000, highest on the way 0.4236"
     assert "hardly moves" in next(f["why"] for f in said if f["verdict"] == "differs")
-    best = [f for f in said if f["what"].endswith("best")]
+    best = [f for f in said if f["what"].endswith("best method")]
     assert [f["verdict"] for f in best if "of the table" in f["paper"]] == ["agrees"] * 5
-    assert {f["verdict"] for f in best if "not a claim" in f["paper"]} <= {"another method", "differs"}
+    assert {f["verdict"] for f in best if "not a claim" in f["paper"]} == {"another method"}
     assert verdict["test accuracy, cora, dlADMM (as the authors' code)"] == "agrees"
     assert verdict["test accuracy, cora, dlADMM (accelerated)"] == "another method"
-    assert verdict["test accuracy, cora, Adadelta (rate 0.1)"] == "agrees"
+    assert verdict["test accuracy, cora, Adadelta (rate 0.1)"] == "another method"
+    rates = [f for f in said if f["what"].endswith("the rate that gives the figure")]
+    assert {f["verdict"] for f in rates} == {"differs"}
+    assert rates[0]["ours"] == "at 0.02 (0.7236), 0.1 (0.7236)"
     assert "better" not in verdict.values()
     claimed = {
         f["paper"]: f["verdict"] for f in said if "inferior" in f["paper"] or "better than" in f["paper"]
@@ -154,7 +165,7 @@ def test_accuracies_stand_beside_the_papers_table():
         == "agrees"
     )
     assert verdict["test accuracy, cora, Adam (Kipf's recipe)"] == "another method"
-    assert [f["verdict"] for f in said if f["what"].endswith("steady")] == ["agrees"] * 5
+    assert [f["verdict"] for f in said if f["what"].endswith("largest deviation")] == ["agrees"] * 5
     curve = [0.5, 0.81, *[0.9] * 17, 0.95]
 
     def methods(cell):
@@ -167,7 +178,7 @@ def test_accuracies_stand_beside_the_papers_table():
     said = found(e, made(e, methods))
     assert [f["verdict"] for f in said] == ["agrees"] * len(said) == ["agrees"] * 16
     trained = next(f for f in said if "training accuracy" in f["paper"])
-    assert trained["ours"].startswith("above 4 of 5: dladmm-paper 0.9400, gd 0.9200")
+    assert trained["ours"].startswith("above 4 of 5: dlADMM (paper's settings) 0.9400, GD 0.9200")
     weak = found(e, made(e, lambda cell: methods(cell) | {"train_accuracy": [0.5]}))
     assert [f["verdict"] for f in weak if "training accuracy" in f["paper"]] == ["differs"] * 2
 
@@ -193,7 +204,8 @@ def test_what_the_paper_says_of_its_times_holds_of_its_own_tables(name):
     e = experiment(name)
     said = [f for f in found(e, timed(e, papers_seconds(e))) if "to the power" not in f["what"]]
     assert len(said) == {"mlp-time-neurons": 6, "mlp-time-samples": 6, "gcn-time-neurons": 13}[name]
-    assert {f["verdict"] for f in said} == {"agrees"}
+    assert {f["verdict"] for f in said if "seconds per epoch" not in f["what"]} == {"agrees"}
+    assert {f["verdict"] for f in said if "seconds per epoch" in f["what"]} == {"another machine"}
 
 
 def test_times_that_stay_do_not_increase_and_times_that_grow_do_not_stay():
@@ -224,7 +236,7 @@ def test_times_stand_beside_the_papers_table():
     same, faster = (
         found(e, timed(e, lambda cell, factor=factor: theirs(cell) / factor)) for factor in (1.0, 100.0)
     )
-    assert {f["verdict"] for f in same} == {"agrees"}
+    assert {f["verdict"] for f in same if "seconds per epoch" not in f["what"]} == {"agrees"}
     assert [f["verdict"] for f in faster if "seconds per epoch" in f["what"]] == ["another machine"] * 2
     assert "100 times as fast" in faster[0]["ours"]
     powers = [f for f in faster if "to the power" in f["what"]]

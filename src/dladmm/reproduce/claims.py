@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dladmm.report.data import Run
+from dladmm.report.data import METHOD_NAMES, Run
+from dladmm.reproduce import verdicts
 from dladmm.reproduce.memory import MEMORY_CHECKS
 from dladmm.reproduce.timing import TIME_CHECKS
 from dladmm.runs.accuracy import first_reaching
-from dladmm.runs.evidence import Evidence, mean
+from dladmm.runs.evidence import Evidence, Mean, mean
 
 Answer = tuple[bool, str] | None
 Check = Callable[[Evidence, str, dict[str, Any]], Answer]
@@ -23,6 +24,10 @@ ROUNDING = 1e-5
 
 FLUCTUATING = 0.1
 """A curve that rises in this share of the epochs, or more, fluctuates."""
+
+
+def _named(method: str) -> str:
+    return METHOD_NAMES.get(method, method)
 
 
 def _values(run: Run, column: str) -> list[float]:
@@ -130,7 +135,7 @@ def slower(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if len(known) < len(methods):
         return None
     own = known[about["method"]]
-    told = ", ".join(f"{name} {_epoch(k)}" for name, k in known.items())
+    told = ", ".join(f"{_named(name)} {_epoch(k)}" for name, k in known.items())
     return all(known[name] > own for name in about["others"]), f"{about['accuracy']:g}: {told}"
 
 
@@ -167,7 +172,7 @@ def worst(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if known is None:
         return None
     last = min(known, key=lambda name: known[name])
-    return last == about["method"], f"lowest {last} {known[last]:.4f}"
+    return last == about["method"], f"lowest {_named(last)} {known[last]:.4f}"
 
 
 def second(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
@@ -176,7 +181,7 @@ def second(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if known is None:
         return None
     order = sorted(known, key=lambda name: known[name], reverse=True)
-    return order[1] == about["method"], ", ".join(f"{name} {known[name]:.4f}" for name in order[:3])
+    return order[1] == about["method"], ", ".join(f"{_named(name)} {known[name]:.4f}" for name in order[:3])
 
 
 def all_above(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
@@ -185,7 +190,7 @@ def all_above(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer
     if known is None:
         return None
     last = min(known, key=lambda name: known[name])
-    return known[last] > about["accuracy"], f"lowest {last} {known[last]:.4f}"
+    return known[last] > about["accuracy"], f"lowest {_named(last)} {known[last]:.4f}"
 
 
 def competes(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
@@ -194,7 +199,7 @@ def competes(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if known is None:
         return None
     own, highest = known[about["method"]], max(known, key=lambda name: known[name])
-    return own >= known[highest] - 0.01, f"{own:.4f}, best {highest} {known[highest]:.4f}"
+    return own >= known[highest] - 0.01, f"{own:.4f}, best {_named(highest)} {known[highest]:.4f}"
 
 
 def beats_most(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
@@ -204,7 +209,7 @@ def beats_most(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answe
         return None
     own = known[about["method"]]
     below = [name for name in about["among"] if known[name] < own]
-    told = ", ".join(f"{name} {known[name]:.4f}" for name in known)
+    told = ", ".join(f"{_named(name)} {known[name]:.4f}" for name in known)
     return 2 * len(below) > len(about["among"]), f"above {len(below)} of {len(about['among'])}: {told}"
 
 
@@ -231,7 +236,7 @@ def best(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if not found or len(found) < len(methods):
         return None
     winner = max(found, key=lambda name: found[name].value)
-    return winner in about["methods"], f"{winner} {found[winner].value:.4f}"
+    return winner in about["methods"], f"{_named(winner)} {found[winner].value:.4f}"
 
 
 def only_better(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
@@ -242,7 +247,7 @@ def only_better(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answ
     if own is None or len(known) < len(found):
         return None
     above = sorted(name for name, m in known.items() if m.value > own.value)
-    told = ", ".join(f"{name} {known[name].value:.4f}" for name in above) or "none"
+    told = ", ".join(f"{_named(name)} {known[name].value:.4f}" for name in above) or "none"
     return above == sorted(about["others"]), f"above {own.value:.4f}: {told}"
 
 
@@ -253,13 +258,43 @@ def steady(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     if len(known) < len(found):
         return None
     widest = max(known, key=lambda name: known[name].deviation)
-    return known[widest].deviation <= about["deviation"], f"largest {known[widest].deviation:.4f} ({widest})"
+    found_widest = known[widest].deviation
+    return found_widest <= about["deviation"], f"largest {found_widest:.4f} ({_named(widest)})"
+
+
+def rate(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
+    """Whether the first of the learning rates that ``rates`` names, the paper's, gives the figure of its table."""
+    found = {method: evidence.accuracy(dataset, method) for method in about["rates"]}
+    known = {method: m for method, m in found.items() if m is not None}
+    if len(known) < len(found):
+        return None
+    value, deviation = about["table"][about["method"]][dataset]
+    theirs = Mean(value, deviation, about["table"]["initialisations"])
+    met = [m for m in known if verdicts.accuracy(theirs, known[m], baseline=True) == verdicts.AGREES]
+    told = [f"{about['rates'][method]} ({known[method].value:.4f})" for method in met]
+    every = ", ".join(f"{about['rates'][method]} ({m.value:.4f})" for method, m in known.items())
+    return next(iter(known)) in met, f"at {', '.join(told)}" if met else f"at none of {every}"
 
 
 CHECKS: dict[str, Check] = {
     check.__name__: check
     for check in (
         falls_always, fluctuates, falls, rises, vanishes, settles, wilder, reaches, ends_above, slower, declines,
-        ahead, ahead_of_all, worst, second, all_above, competes, beats_most, best, only_better, steady,
+        ahead, ahead_of_all, worst, second, all_above, competes, beats_most, best, only_better, steady, rate,
     )
 } | MEMORY_CHECKS | TIME_CHECKS  # fmt: skip
+
+TITLES = {
+    "all_above": "lowest accuracy",
+    "best": "best method",
+    "constant": "time by {axis}",
+    "longer": "time by {axis}",
+    "more_than": "memory",
+    "at_most": "memory",
+    "proportional": "memory by nodes",
+    "rate": "the rate that gives the figure",
+    "slim": "memory by neurons",
+    "steady": "largest deviation",
+    "uses_most": "most memory",
+}
+"""What a check looks at, where it is neither a curve nor a method."""

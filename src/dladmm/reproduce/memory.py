@@ -32,6 +32,11 @@ def at_most(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     return (max(found) <= about["megabytes"], f"{max(found):.0f} MB") if found else None
 
 
+def more_than(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
+    found = _megabytes(evidence, dataset)
+    return (max(found) > about["megabytes"], f"{max(found):.0f} MB") if found else None
+
+
 def proportional(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
     nodes = {name: n for name, n in about["nodes"].items() if min(_megabytes(evidence, name), default=0) > 0}
     if len(nodes) < max(2, len(about["nodes"])):
@@ -49,5 +54,5 @@ def slim(evidence: Evidence, dataset: str, about: dict[str, Any]) -> Answer:
 
 
 MEMORY_CHECKS: dict[str, Callable[[Evidence, str, dict[str, Any]], Answer]] = {
-    check.__name__: check for check in (uses_most, at_most, proportional, slim)
+    check.__name__: check for check in (uses_most, at_most, more_than, proportional, slim)
 }

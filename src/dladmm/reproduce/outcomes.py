@@ -11,7 +11,7 @@ from dladmm import baselines, datasets
 from dladmm.report.curves import QUANTITIES
 from dladmm.report.data import METHOD_NAMES
 from dladmm.reproduce import verdicts
-from dladmm.reproduce.claims import CHECKS
+from dladmm.reproduce.claims import CHECKS, TITLES
 from dladmm.reproduce.paper import figures, nodes
 from dladmm.reproduce.timing import time_findings, time_table
 from dladmm.reproduce.verdicts import Finding
@@ -88,9 +88,9 @@ def _machine(evidence: Evidence) -> str:
 
 def _one_machine(machine: dict[str, Any]) -> str:
     device = str(machine.get("device", "unknown"))
-    if device == "cpu":
-        device = f"cpu ({machine.get('cpu', 'unknown')}, {machine.get('threads', '?')} threads)"
-    return f"{device}, torch {machine.get('torch', '?')}"
+    if device == "cpu" and "cpu" in machine:
+        device = f"cpu ({machine['cpu']}, {machine.get('threads', '?')} threads)"
+    return f"{device}, torch {machine['torch']}" if "torch" in machine else device
 
 
 # Data sets -----------------------------------------------------------------------------------------------------
@@ -207,16 +207,25 @@ def _claims(e: Experiment, evidence: Evidence, paper: dict[str, Any]) -> Iterato
     counted = {name: n for name, n in nodes().items() if name in e.datasets}
     for about in paper.get("claims", ()):
         for dataset in about.get("datasets", e.datasets):
-            answer = CHECKS[about["check"]](evidence, dataset, about | {"nodes": counted})
-            looked_at = about.get("column") or about.get("method") or about["check"].replace("_", " ")
-            what, says = f"{dataset}: {QUANTITIES.get(looked_at, looked_at)}", about["says"]
+            answer = CHECKS[about["check"]](evidence, dataset, about | {"nodes": counted, "table": paper})
+            what, says = f"{dataset}: {_looked_at(about)}", about["says"]
             if answer is None:
                 yield Finding(what, says, "-", verdicts.MISSING)
                 continue
             holds, ours = answer
-            verdict = about.get("holds", verdicts.AGREES) if holds else verdicts.DIFFERS
+            # "verdict": what is said of something that the paper does not claim, whichever way it is
+            verdict = about.get("verdict", verdicts.AGREES if holds else verdicts.DIFFERS)
             shown_by = f"It is not so in our runs: `{e.command}`." if verdict == verdicts.DIFFERS else ""
             yield Finding(what, says, ours, verdict, str(about.get(verdict, shown_by)))
+
+
+def _looked_at(about: dict[str, Any]) -> str:
+    """A curve, a method, or what the check is about."""
+    if "column" in about:
+        return QUANTITIES[about["column"]]
+    if about["check"] in TITLES:
+        return TITLES[about["check"]].format(axis=about.get("axis", ""))
+    return METHOD_NAMES[about["method"]]
 
 
 _TABLES: dict[str, Callable[[Experiment, Evidence], tuple[list[str], Rows]]] = {

@@ -48,7 +48,7 @@ def _heading(found: dict[str, Any]) -> str:
 def _overview(found: dict[str, Any]) -> list[str]:
     """A claim of the paper, how it stands, and where to read on."""
     kept = "".join(c for c in _heading(found).lower() if c.isalnum() or c in " -_")
-    said = found["caption"] or found["title"]
+    said = found["caption"] or f"Not in the paper. {found['title']}"
     return [said, _told(found["findings"]) or "-", f"[{found['id']}](#{kept.replace(' ', '-')})"]
 
 
