@@ -35,7 +35,7 @@ def methods_table(name: str) -> str:
             + (f", rate {line['setting'][0]:g}, batch {line['setting'][1]}" if line["setting"] else ""),
             f"{line['mean']:.4f}",
             f"{line['lowest']:.4f}",
-            f"{line['seconds']:.1f}",
+            f"{line['seconds']:.{1 if line['seconds'] >= 1 else 2}f}",
             f"{line['passes']}",
             f"{line['seeds']}",
         )

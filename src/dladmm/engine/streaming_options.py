@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from dladmm.base.spec import check_setting
 
+FEW_ROWS = 15_000
+"""Below, networks with jumps and real weights make longer steps (docs/signs.md)."""
+
 
 @dataclass(frozen=True)
 class StreamingOptions:
@@ -19,11 +22,12 @@ class StreamingOptions:
         What older gradients count in the running one.
     stretch : float or None
         The multiple of the Gauss-Newton step that is taken. With momentum .5 steps are stable up to 6 of it. None is
-        1.5, and 3 for a planned run of a network with jumps (docs/signs.md).
+        1.5, and 3 in a planned run of a network with jumps whose weights are of a finite set, or whose rows are
+        fewer than ``FEW_ROWS`` (docs/signs.md).
     largest_change : float or None
         Bound on the mean square change of the outputs in one step, in the metric of the loss: for softmax
-        cross-entropy that is twice the KL divergence between the predictions before and after. None is 0.3, and 1 for
-        a planned run of a network with jumps.
+        cross-entropy that is twice the KL divergence between the predictions before and after. None is 0.3, and 1
+        where ``stretch`` is 3.
     largest_relative_change : float
         Bound on the sum of the relative changes of the hidden links in one step. In deep networks the quadratic model
         of the loss does not see them.
@@ -62,12 +66,15 @@ class StreamingOptions:
         check_setting(self, "planned", bool, "True or False")
         check_setting(self, "slowing", float, "a number > 0", lambda v: v > 0, optional=True)
 
-    def bounds(self, jumps: bool) -> tuple[float, float]:
-        """``stretch`` and ``largest_change`` of a network with jumps, or of another.
+    def bounds(self, *, jumps: bool, finite: bool, n_samples: float | None) -> tuple[float, float]:
+        """``stretch`` and ``largest_change`` of a network: with jumps or not, with weights of a finite set or not.
 
-        Weights and units of few levels move when much is asked of them, and steps of a planned run end short anyway.
+        Weights and units of few levels move when much is asked of them, and the steps of a planned run end short
+        anyway. With real weights and many rows there are steps enough, and longer ones generalise worse.
         """
-        stretch, change = (3.0, 1.0) if jumps and self.planned else (1.5, 0.3)
+        few = n_samples is not None and n_samples < FEW_ROWS
+        longer = self.planned and jumps and (finite or few)
+        stretch, change = (3.0, 1.0) if longer else (1.5, 0.3)
         return (
             stretch if self.stretch is None else self.stretch,
             change if self.largest_change is None else self.largest_change,

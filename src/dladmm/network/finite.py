@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -45,19 +45,21 @@ def with_weights(chain: Chain, spec: Any) -> Chain:
 
 
 def _inner(block: Block) -> Block:
-    return block.block if isinstance(block, Composed) else block
+    return cast(Composed, block).block if block.kind == "mapped" else block
 
 
 def _replaced(block: Block, weights: WeightSet) -> Block:
-    inner = _inner(block)
-    assert isinstance(inner, Affine)
+    inner = cast(Affine, _inner(block))
     made = FiniteAffine(inner.n_in, inner.n_out, weights, inner.bias)
-    return Composed(block.maps, made, first=not block._behind) if isinstance(block, Composed) else made
+    if block.kind != "mapped":
+        return made
+    outer = cast(Composed, block)
+    return Composed(outer.maps, made, first=not outer._behind)
 
 
 @torch.no_grad()
 def with_levels(module: nn.Sequential, blocks: Sequence[Block]) -> nn.Sequential:
-    """The trained network with weights that are whole numbers, where what follows does not mind the scale.
+    """The trained network with weights that are whole numbers, where what follows does not depend on the scale.
 
     That is a batch normalisation, or an activation with one jump at 0: outputs are the same up to rounding. -1 and 1
     are levels of 2, -1, 0 and 1 of 3, -3, -1, 1 and 3 of two bits. Then sums are exact in float32, whatever their
@@ -65,7 +67,7 @@ def with_levels(module: nn.Sequential, blocks: Sequence[Block]) -> nn.Sequential
     file (:mod:`dladmm.api.packing`) has the outputs bit for bit. Weights of a set in a layer that nothing of the
     kind follows are one common factor times the whole numbers.
     """
-    inner = [_inner(block) for block in blocks if isinstance(_inner(block), Affine)]
+    inner = [_inner(block) for block in blocks if _inner(block).kind == "dense"]
     layers: list[Any] = list(module)
     places = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     if len(inner) != len(places):
@@ -73,8 +75,9 @@ def with_levels(module: nn.Sequential, blocks: Sequence[Block]) -> nn.Sequential
     larger = 1.0  # how many times as large the inputs of the layer have become
     for block, i in zip(inner, places, strict=True):
         layer, rest = layers[i], [*layers[i + 1 :], None, None]
-        finite = isinstance(block, FiniteAffine) and block.weights.levels is not None
-        sized = _whole(layer, block.weights) if finite else 1.0  # type: ignore[attr-defined]
+        weights = block.weight_set
+        finite = weights is not None and weights.levels is not None
+        sized = _whole(layer, weights) if weights is not None and finite else 1.0
         norm = rest[0] if isinstance(rest[0], nn.BatchNorm1d) and rest[0].running_var is not None else None
         if norm is not None and finite:
             _fold_bias(layer, norm)
@@ -101,7 +104,7 @@ def _whole(layer: Any, weights: WeightSet) -> float:
 
 
 def _fold_bias(layer: Any, norm: nn.BatchNorm1d) -> None:
-    """Let the normalisation's mean speak for the bias of the layer before it."""
+    """Fold the bias of a layer into the mean of the normalisation behind it."""
     if layer.bias is not None and norm.running_mean is not None:
         norm.running_mean.sub_(layer.bias)
         layer.bias.zero_()
