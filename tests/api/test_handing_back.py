@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import nn
 from convergent import train
 from dladmm.api.handing_back import ModuleDiffers, RoundedScaling, check_same_outputs
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.network.chain import from_module
+from dladmm.network.chain import from_module, mlp
 from dladmm.network.scaling import Scaling
 
 X = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -43,6 +45,21 @@ def test_rounding_of_the_folded_scaling_is_said():
     params = [{"W": network[0].weight.detach() + 1, "b": network[0].bias.detach()}]
     with pytest.warns(RoundedScaling, match="float64"):
         check_same_outputs(network, network, chain, params, None, torch.as_tensor(X))
+
+
+@pytest.mark.parametrize("mode", ["accelerated", "streaming"])
+def test_a_network_that_is_handed_out_is_compared_like_a_module(mode):
+    with pytest.warns(RoundedScaling, match="Centre them, or use dtype='float64'"):
+        train(mlp([5, 4, 2]), X + np.float32(1e7), Y, mode=mode, max_iter=3, dtype="float32")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(mlp([5, 4, 2]), X.astype(np.float64) + 1e7, Y, mode=mode, max_iter=3, dtype="float64")
+
+
+def test_only_means_far_from_zero_are_looked_at():
+    scale = torch.tensor([2.0, 3.0])
+    assert not Scaling(torch.tensor([2e4, -3e4]), scale).far
+    assert Scaling(torch.tensor([0.0, -3.1e4]), scale).far
 
 
 @pytest.mark.parametrize("bad", [np.float64(3.0), np.zeros((0, 5)), X + 1j])

@@ -46,10 +46,10 @@ def no_warnings():
 @pytest.mark.parametrize(
     ("settings", "rows", "features", "expected"),
     [
-        ({}, 20, 3, CROSS_FITTED),
+        ({}, 12, 3, CROSS_FITTED),
         ({}, 49_999, 3, CROSS_FITTED),
         ({}, 50_000, 3, "streaming"),
-        ({}, 19, 3, "accelerated"),
+        ({}, 11, 3, "accelerated"),
         ({}, 100, 2001, "accelerated"),
         ({"batch_size": 8, "max_iter": 3, "callbacks": [Callback()], "verbose": True}, 100, 3, CROSS_FITTED),
         ({"regularizer": "l2"}, 100, 3, "accelerated"),
@@ -58,6 +58,7 @@ def no_warnings():
         ({"early_stopping": True}, 100, 3, "accelerated"),
         ({"warm_start": True}, 100, 3, "accelerated"),
         ({"activation": "sign"}, 100, 3, "streaming"),
+        ({"activation": "sign"}, 20, 3, "streaming"),
         ({"activation": "sign"}, 19, 3, "accelerated"),
         ({"activation": "sign", "rho": 1.0}, 100, 3, "accelerated"),
         ({"activation": "sign", "warm_start": True}, 100, 3, "accelerated"),
@@ -293,6 +294,25 @@ def test_batches_and_copies_follow_the_number_of_rows():
 def test_large_tables_slow_down():
     assert constants_for(4999, "classification").slowing is None
     assert [constants_for(5000, kind).slowing for kind in ("classification", "regression")] == [100, 1000]
+
+
+def test_classes_with_as_many_columns_as_rows_are_damped_more():
+    assert constants_for(100, "classification", 1.0).damping == 10
+    assert constants_for(100, "classification", 0.99).damping == 1
+    assert constants_for(100, "regression", 9.0).damping == 1
+    seen = []
+
+    def noted(n_rows, kind, columns_per_row):
+        seen.append(columns_per_row)
+        return constants_for(n_rows, kind, columns_per_row)
+
+    X = np.random.default_rng(0).standard_normal((24, 30))
+    y = (X[:, 0] > 0).astype(int)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dladmm.api.cross_fit.constants_for", noted)
+        for times in (1, 2):  # a table appended to itself is as wide as it was
+            MLPClassifier((4,), max_iter=1, random_state=0).fit(np.tile(X, (times, 1)), np.tile(y, times))
+    assert seen == [2.5, 2.5]
 
 
 def test_rounds_hold_the_passes_between_two_looks():

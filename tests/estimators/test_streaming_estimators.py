@@ -272,3 +272,10 @@ def test_monotone_networks_have_real_weights():
     X, y = load_digits(return_X_y=True)
     with pytest.raises(InputError, match="beside weights"):
         MLPClassifier(weights="binary", monotone_constraints=[1] * 64).fit(X[:50], y[:50] > 4)
+
+
+def test_balanced_classes_need_all_rows():
+    X, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    with pytest.raises(InputError, match="class_weight"):
+        MLPClassifier((4,), class_weight="balanced").partial_fit(X, y, classes=[0, 1])
+    MLPClassifier((4,), class_weight={0: 2.0}).partial_fit(X, y, classes=[0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -27,6 +28,10 @@ WRONG = {
     "bool": True,
     "huge": 10**400,
     "array": np.ones(3),
+    "array of no dimensions": np.array(3),
+    "beyond 64 bits": 2**70,
+    "fraction": Fraction(1, 2),
+    "empty dictionary": {},
     "class": int,
     "function": lambda *_: None,
 }

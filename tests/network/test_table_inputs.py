@@ -71,3 +71,17 @@ def test_a_constant_column_says_nothing():
     x = torch.cat([rows(), torch.full((200, 1), 7.0, dtype=torch.float64)], 1)
     found = TableInputs.of(x)(torch.cat([rows(seed=1), rows(seed=2)[:, :1]], 1))
     assert torch.allclose(found[:, [3, 7]], torch.zeros(200, 2, dtype=torch.float64), atol=1e-12)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6, 0.3])
+def test_values_that_differ_by_rounding_share_a_rank_in_every_unit(unit):
+    """Many columns hold values of 1e-20 beside others of 1: which of them is larger must not matter."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 3, dtype=torch.float64, generator=generator)
+    x[:60, 0] = 0.7 + 1e-16 * torch.randn(60, dtype=torch.float64, generator=generator)
+    x[:60, 1] *= 1e-20
+    found, scaled = TableInputs.of(x)(x), TableInputs.of(unit * x)(unit * x)
+    torch.testing.assert_close(scaled, found, rtol=0, atol=1e-7)
+    scores = found[:, 3:]
+    assert all(float(scores[:60, k].max() - scores[:60, k].min()) < 1e-7 for k in (0, 1))
+    assert float((scores[:, 2].sort().values.diff() > 0).double().mean()) == 1

@@ -3,7 +3,7 @@
     1. settings of the solvers (rho, nu, damping, w_solver, a_solver, max_memory, ...)   accelerated
     2. 50,000 rows or more, a stream, or sparse rows that would be large as dense ones   streaming
     3. step functions, whose batches may be normalised inside the network                streaming
-    4. one network is needed (a module trained in place, a penalty, early stopping, a warm start), fewer than 20 rows,
+    4. one network is needed (a module trained in place, a penalty, early stopping, a warm start), fewer than 12 rows,
        more than 2,000 features, several ranks                          accelerated; streaming with batch_size
     5. everything else: tables                                                           cross-fitted
 
@@ -31,7 +31,7 @@ CROSS_FITTED = "cross-fitted"
 GRAPH_MODE = "accelerated"
 """What "auto" stands for on graphs."""
 
-FEWEST_ROWS, MOST_FEATURES, DENSE_ENTRIES = 20, 2000, 20_000_000
+FEWEST_ROWS, FEWEST_WITH_JUMPS, MOST_FEATURES, DENSE_ENTRIES = 12, 20, 2000, 20_000_000
 
 
 def best_mode(
@@ -54,7 +54,7 @@ def best_mode(
         return "accelerated"
     if n_rows >= MANY_ROWS or (sparse_rows and n_rows * n_features > DENSE_ENTRIES):
         return "streaming"
-    if jumps and n_rows >= FEWEST_ROWS:
+    if jumps and n_rows >= FEWEST_WITH_JUMPS:
         return "streaming"
     unusual = n_rows < FEWEST_ROWS or n_features > MOST_FEATURES
     if one_network or unusual:

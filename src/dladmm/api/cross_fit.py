@@ -27,7 +27,7 @@ from dladmm.engine.options import make_options
 from dladmm.engine.rounds import Rounds
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
-from dladmm.losses import CrossFitted, Loss, Multilabel, Risk
+from dladmm.losses import CrossFitted, Loss, Risk
 from dladmm.network.chain import mlp
 from dladmm.network.ensemble import EDGE_SCALE, ensemble, ensemble_parameters, merged
 from dladmm.network.monotone import constrain
@@ -53,7 +53,7 @@ JUDGED_ROWS = 8192
 """Rows at most whose out-of-fold loss is looked at."""
 
 STATE_ROWS = 64
-"""Rows of the state that the result holds: nobody goes on from it, and it is saved with the network."""
+"""Rows of the state that the result holds: no run is resumed from it, and it is saved with the network."""
 
 CONSTANTS = StreamingOptions(
     damping=1.0, momentum=0.9, stretch=0.4, smoothing=0.0, averaging=4.0, planned=False
@@ -62,6 +62,10 @@ CONSTANTS = StreamingOptions(
 
 LARGE_TABLE, SLOWING = 5000, {"classification": 100.0, "regression": 1000.0}
 """From so many rows on steps shrink with their number: many of them, as a large table makes, lose units to noise."""
+
+WIDE_DAMPING = 10.0
+"""Damping of classes with at least as many columns as rows: their Gram matrix is singular, and steps in its metric give
+directions of little variance, which a few rows hardly know, as much weight as those of much."""
 
 CLEAN, CLEAN_ROWS, PROBED_ROWS, PROBE_PENALTY = 0.5, 100, 1000, 0.1
 """Classes of which a linear model explains so much are clean, from so many rows on; rows it is fitted to at most."""
@@ -119,7 +123,8 @@ def fit_cross_fitted(
     check_several_classes(loss, encoded, ALONE)
     together = CrossFitted(loss, copies, n_outputs)
     labels = targets if loss.kind == "classification" and targets.ndim == 1 else None
-    folds = folds_of(labels, bundles(X, y), copies, generator)
+    bundle = bundles(X, y)
+    folds = folds_of(labels, bundle, copies, generator)
     target = together.targets(encoded, folds).to(device)
 
     f = get_activation(activation)
@@ -146,7 +151,7 @@ def fit_cross_fitted(
             max_iter=len(batches.ends),
             dropout=0.0,
             scale_inputs=False,
-            streaming=constants or constants_for(n_rows, loss.kind),
+            streaming=constants or constants_for(n_rows, loss.kind, widths[0] / (int(bundle.max()) + 1)),
             diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
         ),
         params=params,
@@ -178,7 +183,7 @@ def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds:
     x, target, folds = (few(each, MOST_ROWS) for each in (x, target, folds))
     parts = [folds % COPIES == k for k in range(COPIES)]
     splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
-    if score is None or len(splits) < COPIES or isinstance(loss, Multilabel):
+    if score is None or len(splits) < COPIES or not loss.one_answer_per_row:
         return None
     return Evidence(loss, score, f"{n_rows:,} training rows, each by the copy that never saw it", splits)
 
@@ -188,9 +193,15 @@ def copies_for(n_rows: int) -> int:
     return COPIES_OF_SMALL if n_rows < SMALL_TABLE else COPIES
 
 
-def constants_for(n_rows: int, kind: str) -> StreamingOptions:
-    """Those of streaming mode; large tables slow down."""
-    return replace(CONSTANTS, slowing=SLOWING[kind]) if n_rows >= LARGE_TABLE else CONSTANTS
+def constants_for(n_rows: int, kind: str, columns_per_row: float = 0.0) -> StreamingOptions:
+    """Those of streaming mode; large tables slow down, classes of wide ones are damped more.
+
+    ``columns_per_row`` counts columns of the first layer, and rows that stand in the table twice once.
+    """
+    if n_rows >= LARGE_TABLE:
+        return replace(CONSTANTS, slowing=SLOWING[kind])
+    wide = kind == "classification" and columns_per_row >= 1
+    return replace(CONSTANTS, damping=WIDE_DAMPING) if wide else CONSTANTS
 
 
 def edge_scale_for(x: Tensor, target: Tensor, kind: str, weight: Tensor | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, cast
@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.scipy_sparse import sparse
-from dladmm.blocks import Dropout, Params
+from dladmm.base.spec import is_several
+from dladmm.blocks import Params
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.batches import Batch
 from dladmm.engine.method import MethodFactory
@@ -58,7 +59,7 @@ def check_settings(words: dict[str, Any], method: Any, options: dict[str, Any]) 
 
 def check_hidden(hidden: Any) -> None:
     """Raise unless ``hidden`` is a sequence of whole numbers; how large they are is the network's to say."""
-    if isinstance(hidden, (str, bytes)) or not isinstance(hidden, Iterable):
+    if isinstance(hidden, (str, bytes)) or not is_several(hidden):
         raise InputError(f"hidden must be a list of whole numbers, one per hidden layer, got {hidden!r}.")
     if not all(isinstance(n, Integral) for n in hidden):
         raise InputError(f"hidden must hold whole numbers (widths of hidden layers), got {hidden!r}.")
@@ -99,7 +100,7 @@ def check_chain(chain: Chain, options: TrainOptions, method: MethodFactory | Non
         if finite is not None:
             raise InputError(f"{finite!r} has weights of a finite set, which mode='streaming' alone trains.")
     first = chain.blocks[0]
-    if isinstance(getattr(first, "block", first), Dropout):
+    if getattr(first, "block", first).kind == "dropout":
         raise InputError(
             "the network begins with dropout of its inputs; leave that layer out and give the option dropout instead."
         )

@@ -185,7 +185,7 @@ class Together:
 
 
 class naming:
-    """Errors within it say of which batch they speak, and what was kept; ``begun``: the run has begun."""
+    """Errors within it name the batch, and what was kept; ``begun``: the run has begun."""
 
     def __init__(self, number: int, j: int, begun: bool = False) -> None:
         self.where, self.begun = f"batch {j + 1} of pass {number + 1}", begun

@@ -23,7 +23,7 @@ from dladmm.compute.chunks import memmap_of, release, viewed
 from dladmm.engine.batches import default_batch_size, shuffled
 
 SAMPLES_AT_ONCE = 256
-"""Samples of an iterable data set in one batch, whose number of rows nobody knows."""
+"""Samples of an iterable data set in one batch, where the number of rows is unknown."""
 
 
 class Source(Protocol):
@@ -157,7 +157,7 @@ class SampleSource:
 
 
 class BatchSource:
-    """Batches that somebody else makes: an iterable, begun anew for every pass, or an iterator, which has one."""
+    """Batches made by the caller: an iterable, begun anew for every pass, or an iterator, which has one."""
 
     by_number = False
     n_rows: int | None = None

@@ -164,10 +164,12 @@ def train(
         if isinstance(model, nn.Module):
             copy_into(model, trainer.present_network())
         raise
-    if isinstance(model, nn.Module):
-        copy_into(model, result.module)
+    given = model if isinstance(model, nn.Module) else result.module
+    if given is model:
+        copy_into(given, result.module)
+    if given is model or (trainer.scaling is not None and trainer.scaling.far):
         params = trainer.state.params if trainer.units is None else trainer.units.fold(trainer.state.params)
-        check_same_outputs(model, result.module, trainer.engine.chain, params, trainer.scaling, prepared.few)
+        check_same_outputs(given, result.module, trainer.engine.chain, params, trainer.scaling, prepared.few)
     return result
 
 

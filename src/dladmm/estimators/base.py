@@ -248,7 +248,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self._remember(result, loss)
         if result.status is Status.MAX_ITER:
             warnings.warn(
-                f"{result.status} Raise max_iter (now {max_iter}) or tol (now {self.tol:g}) to converge.",
+                f"{result.status} Raise max_iter (now {max_iter}) or tol (now {self.tol}) to converge.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

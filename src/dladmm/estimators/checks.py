@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Self
@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.fields import shown
+from dladmm.base.spec import is_several
 from dladmm.callbacks import Callback, ProgressBar
 from dladmm.estimators.names import ANSWERS, refusal
 from dladmm.training.checks import check_callbacks
@@ -53,7 +54,7 @@ FLAGS = ("early_stopping", "warm_start", "verbose", "self_training")
 
 
 def check_parameters(estimator: Any) -> None:
-    """Raise for a parameter that no fit could use, by its name here; ``train`` checks those that it knows by that name.
+    """Raise for a parameter that no fit could use, by its name here; ``train`` checks those of the same name.
 
     Parameters of what is not asked for are looked at too, such as ``validation_fraction`` without early stopping.
     """
@@ -64,7 +65,7 @@ def check_parameters(estimator: Any) -> None:
             continue
         if not isinstance(value, (np.bool_, Integral)) or (name != "verbose" and int(value) not in (0, 1)):
             raise InputTypeError(f"{name} must be True or False, got {shown(value)}.")
-    _check_number(given, "tol", "a finite number >= 0", lambda value: 0 <= value < 1e300)
+    _check_number(given, "tol", "a finite number >= 0", lambda value: 0 <= value < 2**63)
     _check_number(given, "validation_fraction", "a number between 0 and 1", lambda value: 0 < value < 1)
     _check_number(given, "n_iter_no_change", "a whole number >= 1", lambda value: value >= 1, Integral)
     for name, kinds in (("mode", str), ("dtype", (str, torch.dtype))):
@@ -92,7 +93,7 @@ def _check_number(
 
 def widths(hidden_layer_sizes: Sequence[int] | int) -> tuple[int, ...]:
     """The widths of the hidden layers; a single number is one layer, as in scikit-learn."""
-    single = isinstance(hidden_layer_sizes, Integral) or not isinstance(hidden_layer_sizes, Iterable)
+    single = isinstance(hidden_layer_sizes, Integral) or not is_several(hidden_layer_sizes)
     sizes: tuple[Any, ...] = (hidden_layer_sizes,) if single else tuple(hidden_layer_sizes)  # type: ignore[arg-type]
     unordered = isinstance(hidden_layer_sizes, (str, bytes, bytearray, Mapping, Set))  # b"3" iterates over 51
     if unordered or not all(

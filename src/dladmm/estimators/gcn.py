@@ -220,7 +220,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         self._remember(result, loss)
         self.split_ = split
         if result.status is Status.MAX_ITER:
-            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol:g})."
+            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol})."
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return self
 

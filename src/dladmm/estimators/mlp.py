@@ -128,7 +128,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     :class:`~dladmm.network.table_inputs.TableInputs`. A row of the history is one or several passes.
 
     "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, early stopping,
-    a warm start, fewer than 20 rows, more than 2,000 features, or several ranks, and "streaming" with activations that
+    a warm start, fewer than 12 rows, more than 2,000 features, or several ranks, and "streaming" with activations that
     have jumps (sign, step, quantised), whose batches are then normalised inside the network; docs/defaults.md has the
     rules and what they are worth.
 
@@ -276,7 +276,7 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
         """
         output = self._output(X)
         decision = self._loss.decision(output).numpy()
-        return decision if isinstance(self._loss, Multilabel) else np.asarray(self.classes_[decision])
+        return np.asarray(self.classes_[decision]) if self._loss.one_answer_per_row else decision
 
     def predict_proba(self, X: Any) -> Array:
         """Class probabilities (n_samples, n_classes), columns in the order of ``classes_``.

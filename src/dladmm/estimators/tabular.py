@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy import sparse
 from sklearn.utils.validation import _check_y, check_consistent_length, validate_data
 
 from dladmm.base.errors import InputError
+from dladmm.base.spec import is_several
 from dladmm.estimators.checks import refuse_masked, refuse_streams
 from dladmm.tables import Frame, TableEncoder, frame_of
 from dladmm.tables.encoder import ColumnCode
@@ -134,7 +134,7 @@ class Tabular:
                 return None
             _check_no_dates(X)
             return [str(name) for name in X.columns if is_text_column(X[name])] or None
-        if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Iterable):
+        if isinstance(chosen, (str, bytes)) or not is_several(chosen):
             raise InputError(
                 f"categorical_features must be 'auto', None, or a list of names, indices or booleans, got {chosen!r}."
             )

@@ -17,6 +17,10 @@ HIGHEST_SCORE = 2.5
 """Bound on normal scores: the rank of the largest of a few rows is not known any better."""
 
 
+NEAR = 1e-9
+"""Values that follow each other closer than this, in deviations, share a rank: which is larger may be rounding."""
+
+
 class TableInputs(nn.Module):
     """Standardised features with outliers drawn in, and beside them the normal scores of their ranks.
 
@@ -74,9 +78,13 @@ class TableInputs(nn.Module):
 def _ranks(z: Tensor, weight: Tensor, n_knots: int) -> tuple[Tensor, Tensor]:
     """Knots at even quantiles of every column of z (N, n), and the scores of their ranks: two (n_knots, n).
 
-    Equal values share the mean of their ranks. ``weight`` (N, 1) says how often a row counts.
+    Values that are equal but for rounding share the mean of their ranks: the unit of a feature must not decide which is
+    larger. ``weight`` (N, 1) says how often a row counts.
     """
     ordered, order = z.sort(dim=0)
+    follows = torch.zeros_like(ordered, dtype=torch.bool)
+    follows[1:] = ordered[1:] - ordered[:-1] < NEAR
+    ordered = torch.where(follows, -math.inf, ordered).cummax(0).values  # the first of those that are near
     share = (weight / weight.sum()).expand_as(z).gather(0, order).cumsum(0)
     below = torch.cat([torch.zeros_like(share[:1]), share])  # the share of rows before the k-th, k = 0 ... N
     places = torch.linspace(0, len(z) - 1, n_knots, dtype=z.dtype, device=z.device).round().long()
