@@ -111,3 +111,11 @@ def test_statistics_that_are_kept_are_of_the_batch_as_it_is():
     assert pickle.loads(pickle.dumps(block))._known is None
     v.mul_(3.0)
     assert torch.equal(block.pull_back({}, v, before, gradient, WORK), fresh(v))
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-3, 0.1, 0.3])
+def test_the_variance_of_a_constant_unit_is_not_below_zero(eps):
+    block = BatchNorm(nn.BatchNorm1d(3, eps=eps))
+    block.observe({}, torch.tensor([[1.0, -7.0, 1e4]]).repeat(9, 1))
+    assert (block.module.running_var >= 0).all()
+    assert (block.module.running_var <= 1e-6).all()

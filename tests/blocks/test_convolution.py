@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from dladmm.blocks import Affine, Anchor, Composed, Convolution, Generic, LinearMap, MaxPool, Term, Work
 from dladmm.blocks.patches import Patches
+from dladmm.compute import execution
 from dladmm.regularizers import get_regularizer
 from dladmm.solvers.least_squares import update_linear_parameters
 from dladmm.solvers.linear_input import conjugate_gradients
@@ -316,3 +318,28 @@ def test_entries_outside_whole_windows_keep_their_anchor():
 )
 def test_which_max_pooling_has_a_closed_form(layer, closed):
     assert (MaxPool.from_module(layer) is not None) == closed
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+@pytest.mark.parametrize("counted", [False, True])
+def test_parts_of_the_samples_change_nothing(monkeypatch, stride, counted):
+    """Conjugate gradients and pooling on three samples at a time are those on all of them."""
+    block = Convolution(2, 3, (3, 3), stride=stride, padding=(1, 1))
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(8, 2, 6, 5, generator=generator, dtype=torch.float64)
+    counts = torch.randint(0, 4, (8, 1), generator=generator).double() if counted else None
+    params, term, anchor = problem(block, v)
+    pool = MaxPool((2, 2))
+    pulled_from = torch.randn(8, 2, 3, 2, generator=generator, dtype=torch.float64)
+    found = []
+    for entries in (1 << 18, 3 * term.target[0].numel()):
+        monkeypatch.setattr(execution, "CACHED", entries)
+        at, prediction = v.clone(), term.prediction.clone()
+        work = Work(SubproblemOptions(a_solver="exact"), counts=counts)
+        (step,) = block.update_input(params, at, anchor, replace(term, prediction=prediction), work)
+        pulled = pool.pull_back({}, v, pool.forward({}, v), pulled_from, work)
+        found.append((at, prediction, step.squared, step.rate, pulled))
+        torch.testing.assert_close(prediction, block.forward(params, at), rtol=0, atol=1e-12)
+    assert not torch.equal(found[0][0], v)
+    for whole, in_parts in zip(*found, strict=True):
+        torch.testing.assert_close(in_parts, whole, rtol=1e-12, atol=1e-12)

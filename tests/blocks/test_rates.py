@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from dladmm.blocks import Affine, Anchor, Convolution, Embedding, GraphConv, Term, Work
+from dladmm.blocks import Affine, Anchor, Composed, Convolution, Embedding, GraphConv, Term, Work
+from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.compute.sparse import SparseMatrix
 from dladmm.regularizers import L1, L2, NoPenalty
 from dladmm.solvers.least_squares import update_linear_parameters
@@ -36,6 +37,7 @@ CASES = {
     "convolution": (lambda: Convolution(2, 3, (3, 2), padding=(1, 0)), (9, 2, 4, 5)),
     "convolution in groups": (lambda: Convolution(4, 2, (3,), stride=(2,), groups=2), (9, 4, 7)),
     "graph": (lambda: GraphConv(4, 3, "identity", graph()), (9, 4)),
+    "affine, of entries chosen": (lambda: Composed([StateSelection(4, last=True)], Affine(4, 3)), (9, 2, 6)),
 }
 COUNTS = torch.tensor([1.0, 2, 1, 3, 1, 1, 2, 1, 1], dtype=torch.float64)[:, None]
 
@@ -141,13 +143,27 @@ def test_inputs_fall_by_exactly_what_is_promised(name, counted, solver):
         return NU / 2 * own + smooth(block, params, v, term, counts)
 
     before, old = whole(), v.clone()
-    (step,) = block.update_input(params, v, anchor, term, Work(SubproblemOptions(**solver), counts=counts))
+    steps = block.update_input(params, v, anchor, term, Work(SubproblemOptions(**solver), counts=counts))
     squares = (v - old).square().flatten(1).sum(1, keepdim=True)
-    assert float(step.squared) == pytest.approx(
+    assert sum(float(step.squared) for step in steps) == pytest.approx(
         float((squares if counts is None else squares * counts).sum()), rel=1e-9
     )
-    assert float(step.rate * step.squared) == pytest.approx(before - whole(), rel=1e-7)
+    promised = sum(float(step.rate * step.squared) for step in steps)
+    assert promised == pytest.approx(before - whole(), rel=1e-7)
     torch.testing.assert_close(term.prediction, block.forward(params, v))
+
+
+def test_entries_that_a_map_leaves_out_are_what_ties_them():
+    """The last hidden states by h's own subproblem, the minimiser; all others equal the anchor, bit for bit."""
+    block, v, params, term, _ = problem("affine, of entries chosen")
+    anchor = Anchor(NU, v + randn(5, *v.shape))
+    block.update_input(params, v, anchor, term, Work(SubproblemOptions(**SOLVERS[0])))
+    W, b = params["W"], params["b"]
+    left = NU * torch.eye(4, dtype=torch.float64) + WEIGHT * W.T @ W
+    right = NU * anchor.value[:, -1, :4] + WEIGHT * (term.target - b) @ W
+    torch.testing.assert_close(v[:, -1, :4], torch.linalg.solve(left, right.T).T)
+    for entries in ((slice(None), 0), (slice(None), -1, slice(4, None))):
+        assert torch.equal(v[entries], anchor.value[entries])
 
 
 def test_an_embedding_falls_by_exactly_what_is_promised():
@@ -222,6 +238,22 @@ def test_the_exact_input_is_the_minimiser(name):
     best = torch.linalg.solve(left, (NU * anchor.value + WEIGHT * wanted @ W).T).T
     block.update_input(params, v, anchor, term, Work(SubproblemOptions()))
     torch.testing.assert_close(v, best, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_out", [6, 20])
+def test_a_stiff_link_costs_the_input_no_digits_in_float32(n_out):
+    """At a feasible point the gradient is longer than the move by the condition number, here about 10^4."""
+    block = Affine(12, n_out)
+    params = {"W": 10 * randn(1, n_out, 12), "b": randn(2, n_out)}
+    v = randn(3, 50, 12)
+    target = block.forward(params, v) + 30 * randn(4, 50, n_out)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        own, a = {name: p.to(dtype) for name, p in params.items()}, v.to(dtype, copy=True)
+        term = Term(0.1, target.to(dtype), block.forward(own, a))
+        block.update_input(own, a, Anchor(0.01, v.to(dtype)), term, Work(SubproblemOptions()))
+        found.append(a.double() - v)
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 5e-6
 
 
 def test_an_inverse_made_for_one_nu_is_not_taken_for_another():

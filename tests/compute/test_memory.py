@@ -7,6 +7,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,16 +17,21 @@ from torch import nn
 from command_line import in_this_process as dladmm
 from convergent import train, train_graph
 from dladmm import MLPClassifier, mlp
+from dladmm.api.arguments import fresh_parameters
 from dladmm.base.errors import InputError
 from dladmm.baselines import train as train_baseline
-from dladmm.blocks import Term, Work
+from dladmm.blocks import Term, Work, convolution
 from dladmm.blocks.affine_rows import ChunkProducts
-from dladmm.compute.chunks import concatenated, in_chunks, memmap_of
+from dladmm.compute import execution
+from dladmm.compute.chunks import concatenated, few, in_chunks, memmap_of
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
-from dladmm.engine.memory_limit import bytes_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.options import make_options
+from dladmm.losses import Risk, get_loss
+from dladmm.network.chain import from_module
 from dladmm.solvers.subproblems import SubproblemOptions
 from dladmm.training.result import ConvergenceNotGuaranteed
+from dladmm.training.trainer import Trainer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -84,13 +90,46 @@ def tensors(result):
 def assert_same(one, other, tolerance=1e-10):
     for mine, theirs in zip(tensors(one), tensors(other), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+    # In chunks the moves of z are not measured
     for name in set(one.history.to_dict()) - {
         "seconds",
         "z_steps",
-    }:  # in chunks the moves of z are not measured
+    }:
         for a, b in zip(one.history[name], other.history[name], strict=True):
             assert a == b or a == pytest.approx(b, rel=100 * tolerance, abs=tolerance), name
     assert one.certificate.agrees == other.certificate.agrees
+
+
+def test_an_accelerated_iteration_of_a_cnn_holds_at_most_three_times_what_adam_does(monkeypatch):
+    """On many images, where matrices of the size of the parameters hardly count and parts are small."""
+    network = nn.Sequential(
+        nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5, padding=2), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Linear(16, 3),
+    )  # fmt: skip
+    x, y = torch.randn(1500, 1, 12, 12), torch.arange(1500) % 3
+    monkeypatch.setattr(execution, "CACHED", 1 << 14)
+    monkeypatch.setitem(convolution.PART, "cpu", 1 << 14)
+    peaks = []
+    for adam in (True, False):
+        optimizer = torch.optim.Adam(network.parameters())
+        recorder = Recorder()
+        with recorder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if adam:
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(network(x), y).backward()
+                    optimizer.step()
+            else:
+                options = make_options(mode="accelerated", max_iter=100, diagnostics_every=100)
+                chain, loss = from_module(network, sample=x[:2]), get_loss("cross_entropy")
+                params = fresh_parameters(chain, 0, 1.0, None, x.dtype, x.device)
+                risk = Risk(loss, loss.encode(y, 3, x.dtype))
+                trainer = Trainer(chain, x, risk, options, penalty=options.penalty("auto"), params=params)
+                for k in range(3):
+                    assert trainer._iterate(k + 1) is None
+        peaks.append(recorder.peak)
+    assert peaks[1] < 3 * peaks[0]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -410,15 +449,16 @@ def test_every_part_of_the_estimate_by_hand():
     assert quadratic._held == 4 * (100 * rows + 2 * 75)
     # one buffer more, for the move of a
     assert exact._held == 4 * (100 * (rows + 8) + 2 * 75)
-    # the accepted point beside the trial, the scaled inputs and those with dropped entries, hashes of 8 bytes
-    more = (8 + 8 + 3) + 3 + 2 * 5
+    # u of the accepted point and of the trial, the scaled inputs and those with dropped entries, hashes of 8 bytes
+    more = 3 + 2 * 5
     assert accelerated._held == 4 * (100 * (accepted + more) + 4 * 75) + 8 * 100
     assert quadratic._grams == 8 * 5**2
     assert exact._grams == 2 * 8 * (5**2 + 8**2) + 4 * 3**2
     assert accelerated._grams == 2 * 8 * (5**2 + 5**2 + 8**2) + 4 * 3**2
     assert quadratic._evaluation == 100 * (8 + 8) * 4 + 2 * 100 * 3 * (4 + 8)
     assert quadratic._certificate == quadratic._stationarity + 100 * (8 + 8 + 3) * 4
-    assert accelerated._gradients == 100 * (8 + 8 + 3) * 4
+    assert accelerated._gradients == 100 * (8 + 3) * 4
+    assert needs(mlp([5, 8, 3], "sign"), x, **MODES["accelerated"])._gradients == 100 * (8 + 3 + 8) * 4
     assert (
         needs(mlp([5, 8, 3]), x.double())._held - quadratic._held
         == exact._held - quadratic._held + 4 * 100 * 5
@@ -426,3 +466,21 @@ def test_every_part_of_the_estimate_by_hand():
     assert needs(mlp([5, 8, 3]), x, sample_weight=x[:, 0])._held - exact._held == 4 * 100
     double = needs(mlp([5, 8, 3]), x.double(), dtype="float64", **MODES["quadratic"])
     assert double._held == 2 * quadratic._held
+
+
+def test_rows_of_a_file_are_read_in_eight_chunks_at_least(tmp_path):
+    mapped = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=(1000, 2))
+    chain = SimpleNamespace(blocks=[SimpleNamespace(kind="dense")])
+    for n_rows, rows in ((1000, 125), (1001, 126), (40, 16)):
+        needs = SimpleNamespace(
+            known=True, chain=chain, n_rows=n_rows, peak=1, most_rows=10**6, rows_within=lambda limit, n=n_rows: n
+        )  # fmt: skip
+        assert chunk(needs, 10**9, mapped) == rows
+        assert chunk(needs, 10**9, np.array(mapped)) is None
+
+
+@pytest.mark.parametrize(
+    ("n", "most", "kept"), [(10, 4, [0, 3, 6, 9]), (10, 10, list(range(10))), (9, 4, [0, 3, 6])]
+)
+def test_a_few_rows_are_never_more_than_asked_for(n, most, kept):
+    assert few(torch.arange(n), most).tolist() == kept

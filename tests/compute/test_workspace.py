@@ -158,6 +158,27 @@ def test_a_buffer_taken_for_something_else_is_no_longer_the_entry():
     assert workspace.find("key", (x,)) is None
 
 
+def test_a_stale_entry_gives_its_memory_to_the_one_that_replaces_it():
+    kept = Kept()
+    other, sources = drawn(6, 4, seed=2), (kept.first, kept.second)
+    kept.workspace.keep("key", other + 1, (other,), 0.5)
+    kept.first.add_(1)
+
+    def memory(sources, shape=(6, 4), like=kept.first):
+        return kept.workspace.memory("key", sources, shape, like)
+
+    assert memory(sources) is kept.value
+    for another in (
+        memory((kept.second,)),
+        memory(sources, (5, 4)),
+        memory(sources, like=kept.first.float()),
+    ):
+        assert another.untyped_storage().data_ptr() != kept.value.untyped_storage().data_ptr()
+    memory(sources).zero_()
+    assert kept.found() is None
+    assert torch.equal(kept.workspace.find("key", (other,), 0.5), other + 1)
+
+
 def test_two_of_a_name_are_kept_and_the_oldest_goes():
     workspace, inputs = Workspace(), drawn(4)
     workspace.keep("gram", inputs * 2, (inputs,))

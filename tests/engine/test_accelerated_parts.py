@@ -11,9 +11,10 @@ from scipy import sparse
 from torch import nn
 
 from convergent import train, train_graph
-from dladmm import Callback, InputError, Status, datasets, mlp
+from dladmm import Callback, InputError, Status, datasets, from_module, mlp
 from dladmm.api.graph_problem import GraphSettings, graph_problem
 from dladmm.blocks import Affine, Elementwise, GraphConv, Term, Work
+from dladmm.compute import execution
 from dladmm.compute.sparse import csr_tensor
 from dladmm.engine.accelerated import (
     FADE_GROWTH,
@@ -125,6 +126,27 @@ def test_forces_are_the_gradients_of_the_loss(activation, kind):
     for force, gradient in zip(forces, gradients, strict=True):
         assert float(gradient.abs().max()) > 1e-3
         torch.testing.assert_close(force, gradient, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sign", "identity"])
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_forces_that_nobody_asked_for_are_not_kept(activation, first, monkeypatch):
+    """Those that were asked for are the same, also where others' memory is used for them part by part."""
+    engine, params = mlp_engine(activation, bias=True, strength=0.3)
+    state = engine.feasible_state(params, 1.0, 0.1)
+    every = engine.output_gradients(state)
+    held = [v.clone() for v in (*state.outputs, *state.predictions)]
+    monkeypatch.setattr(execution, "CACHED", 20)
+    wanted = [bool(block.penalised) and l >= first for l, block in enumerate(engine.chain)]
+    some = engine.output_gradients(state, wanted)
+    assert len(some) == len(every)
+    assert any(wanted)
+    for force, other, kept in zip(every, some, wanted, strict=True):
+        assert (other is not None) == kept
+        if other is not None:
+            torch.testing.assert_close(other, force, rtol=0, atol=1e-15)
+    for was, now in zip(held, (*state.outputs, *state.predictions), strict=True):
+        assert torch.equal(was, now)
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 6)])
@@ -499,6 +521,8 @@ def test_constant_features_are_left_alone(dtype, value):
         assert bool(torch.isfinite(scaling.scale).all())
         assert bool((scaling.scale > 0).all())
         assert float(scaled.abs().max()) <= 2.0
+    # Rows that are alike: what differs from their mean is rounding, and is not made large
+    assert Scaling.fit(Affine(3, 2), x[:1].expand(33, 3)).scale.tolist() == [1.0] * 3
     scaled = Scaling.fit(Affine(3, 2), x).apply(x)
     assert float(scaled[:, 1].abs().max()) <= 8 * torch.finfo(dtype).eps * max(abs(value), 1.0)
 
@@ -718,6 +742,12 @@ def everything_of(state):
     return tensors, [tensor.clone() for tensor in tensors]
 
 
+def lasting_of(state):
+    """The tensors that attempts must not touch, u last, and copies of them."""
+    tensors = [*(p for block in state.params for p in block.values()), state.u]
+    return tensors, [tensor.clone() for tensor in tensors]
+
+
 @pytest.mark.parametrize(
     ("kind", "dropout"),
     # Sparse inputs: no dropout
@@ -732,7 +762,8 @@ def everything_of(state):
 def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, dropout, refusals):
     """The safeguard refuses the first attempts of every iteration, whole sweeps with their resynchronised points.
 
-    While they are made, and when the last one is refused, the state is bit for bit what it was, in the same memory.
+    While they are made, the state's parameters and u are bit for bit what they were, in the same memory. It has lent
+    the memory of its variables, and has the forward pass there again when the last one is refused.
     """
     if kind == "mlp":
         engine, params = mlp_engine("tanh", bias=True, strength=0.3)
@@ -742,7 +773,7 @@ def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, d
     state = engine.feasible_state(params, rho, rho)
     method = Accelerated(engine, state, dropout)
     truth_of, asked = engine.objective, 0
-    tensors, before = everything_of(state)
+    tensors, before = lasting_of(state)
     numbers = state.rho, state.nu, state.stiffness, state.links, [dict(c) for c in state.curvatures]
 
     def objective(candidate):
@@ -751,9 +782,10 @@ def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, d
             return truth_of(candidate)
         mine = {tensor.data_ptr() for tensor in everything_of(candidate)[0]}
         assert mine.isdisjoint(tensor.data_ptr() for tensor in tensors)
-        for tensor, was, now in zip(tensors, before, everything_of(state)[0], strict=True):
+        for tensor, was, now in zip(tensors, before, lasting_of(state)[0], strict=True):
             assert tensor is now
             assert torch.equal(tensor, was)
+        assert state.outputs == state.predictions == []
         asked += 1
         refuse = refusals is None or asked <= refusals
         return torch.tensor(torch.inf, dtype=F64) if refuse else truth_of(candidate)
@@ -761,26 +793,28 @@ def test_a_refused_attempt_never_touches_the_accepted_point(monkeypatch, kind, d
     monkeypatch.setattr(engine, "objective", objective)
     for _ in range(3):
         asked = 0
-        tensors, before = everything_of(state)
+        tensors, before = lasting_of(state)
+        all_before = [tensor.clone() for tensor in everything_of(state)[0]]
         seen = method.iterate(state, steps_of)
         if refusals is None:
             assert seen is None
             assert asked == 2 + HIGHEST_RAISE + (dropout > 0)
-            for tensor, was, now in zip(tensors, before, everything_of(state)[0], strict=True):
+            for tensor, now in zip(tensors, lasting_of(state)[0], strict=True):
                 assert tensor is now
-                assert torch.equal(tensor, was)
+            for was, now in zip(all_before, everything_of(state)[0], strict=True):
+                torch.testing.assert_close(now, was, rtol=1e-12, atol=1e-12)
+            for was, now in zip(before, tensors[:-1], strict=False):  # the parameters
+                assert torch.equal(now, was)
             assert numbers == (state.rho, state.nu, state.stiffness, state.links, state.curvatures)
         else:
             assert seen is not None
             assert asked > refusals
-            # what was accepted is feasible, and shares no memory with the trial
+            # what was accepted is feasible, and shares no memory with the trial but that of the variables
             for output, again in zip(
                 state.outputs, engine.feasible_state(state.params, 1, 1).outputs, strict=True
             ):
                 torch.testing.assert_close(output, again, rtol=1e-12, atol=1e-12)
-            trial = {
-                v.data_ptr() for v in (*method._trial.outputs, *method._trial.predictions, method._trial.u)
-            }
+            trial = {v.data_ptr() for v in (*method._trial.predictions, method._trial.u)}
             assert trial.isdisjoint(tensor.data_ptr() for tensor in everything_of(state)[0])
 
 
@@ -791,7 +825,8 @@ def test_an_accepted_point_does_not_depend_on_what_was_refused(monkeypatch):
         method, state = method_on(dropout=0.2)
         for _ in range(3):
             if poisoned:
-                for tensor in (*method._trial.outputs, *method._trial.predictions, method._trial.u):
+                hidden = method._trial.outputs[:-1]  # the last tells the objective of the first point
+                for tensor in (*hidden, *method._trial.predictions, method._trial.u):
                     tensor.fill_(torch.nan)
             assert method.go(state) is not None
         points.append([p.clone() for p in everything_of(state)[0]])
@@ -917,3 +952,44 @@ def test_graphs_take_the_mode_with_labelled_rows_only():
         graph.x, graph.edge_index, graph.y, mask, hidden=(8, 8), rows="train", mode="accelerated", max_iter=5
     )
     assert result.certificate.monotone
+
+
+def test_the_next_search_begins_near_what_the_last_accepted_one_found():
+    chain = from_module(nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)))
+    x = torch.randn(30, 5, generator=generator(0), dtype=F64)
+    loss = get_loss("cross_entropy")
+    engine = Engine(chain, x, Risk(loss, loss.encode(torch.arange(30) % 3, 3, F64)))
+    params = chain.initial_parameters(generator(0), 1.0, dtype=F64, device=CPU)
+    state = engine.feasible_state(params, 10 * engine.risk.H, 1.0)
+    method = Accelerated(engine, state)
+    assert not any(state.curvatures)
+    method.iterate(state, steps_of)
+    assert any(state.curvatures)
+    assert state.curvatures == method._trial.curvatures
+
+
+def test_a_rare_word_counts_by_a_small_power_of_its_root_mean_square():
+    features = np.zeros((100, 2))
+    features[:, 0], features[:4, 1] = 3.0, 1.0
+    scale = Scaling.of_nodes(features, F64, CPU).scale
+    assert float(scale[0] / scale[1]) == pytest.approx((3.0 / 0.2) ** RARITY)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_attempt_that_is_broken_off_leaves_the_accepted_point(monkeypatch, error):
+    engine, params = mlp_engine("tanh", bias=True, strength=0.3)
+    state = engine.feasible_state(params, 10 * engine.risk.H, 10 * engine.risk.H)
+    method = Accelerated(engine, state)
+    assert method.iterate(state, steps_of) is not None
+    before = [tensor.clone() for tensor in everything_of(state)[0]]
+
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(engine, "objective", broken)
+    with pytest.raises(error):
+        method.iterate(state, steps_of)
+    for was, now in zip(before, everything_of(state)[0], strict=True):
+        torch.testing.assert_close(now, was, rtol=1e-12, atol=1e-12)
+    monkeypatch.undo()
+    assert method.iterate(state, steps_of) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from dladmm.engine.batch_sweep import BatchSweep
 from dladmm.engine.batches import (
     MONITOR_ROWS,
     ArrayBatches,
@@ -17,6 +18,10 @@ from dladmm.engine.batches import (
 )
 from dladmm.engine.rounds import Rounds, looks
 from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.engine.sweep import Engine
+from dladmm.losses import Risk, get_loss
+from dladmm.network.chain import mlp
+from dladmm.network.finite import with_weights
 
 
 def rows_of(batches):
@@ -77,11 +82,37 @@ def test_sizes_passes_and_smoothing():
     assert monitor_rows(10, 0, device).tolist() == list(range(10))
 
 
-def test_networks_with_jumps_make_longer_steps_where_they_shrink_in_the_end():
-    assert StreamingOptions().bounds(jumps=False) == (1.5, 0.3)
-    assert StreamingOptions().bounds(jumps=True) == (3.0, 1.0)
-    assert StreamingOptions(planned=False).bounds(jumps=True) == (1.5, 0.3)
-    assert StreamingOptions(stretch=2.0, largest_change=0.1).bounds(jumps=True) == (2.0, 0.1)
+@pytest.mark.parametrize(
+    ("jumps", "finite", "n_samples", "expected"),
+    [
+        (False, False, 100, (1.5, 0.3)),
+        (False, True, 100, (1.5, 0.3)),
+        (True, False, 14_999, (3.0, 1.0)),
+        (True, False, 15_000, (1.5, 0.3)),
+        (True, False, None, (1.5, 0.3)),
+        (True, True, 60_000, (3.0, 1.0)),
+        (True, True, None, (3.0, 1.0)),
+    ],
+)
+def test_networks_with_jumps_make_longer_steps_with_weights_of_a_set_or_few_rows(
+    jumps, finite, n_samples, expected
+):
+    about = {"jumps": jumps, "finite": finite, "n_samples": n_samples}
+    assert StreamingOptions().bounds(**about) == expected
+    assert StreamingOptions(planned=False).bounds(**about) == (1.5, 0.3)
+    assert StreamingOptions(stretch=2.0, largest_change=0.1).bounds(**about) == (2.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "n", "stretch"), [(None, 40, 3.0), (None, 15_000, 1.5), ("binary", 15_000, 3.0)]
+)
+def test_a_sweep_takes_the_bounds_of_its_chain_and_rows(weights, n, stretch):
+    chain = mlp([2, 3, 2], "sign")
+    chain = chain if weights is None else with_weights(chain, weights)
+    x = torch.zeros(4, 2, dtype=torch.float64)
+    params = chain.initial_parameters(torch.Generator().manual_seed(0), 1.0, dtype=x.dtype, device=x.device)
+    sweep = BatchSweep(Engine(chain, x, Risk(get_loss("squared"), x)), params, StreamingOptions(), n)
+    assert sweep.stretch == stretch
 
 
 def test_rounds_are_the_passes_between_two_looks():

@@ -5,17 +5,23 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
+from dladmm.activations import get_activation
 from dladmm.base.history import History, Status, rose, settled, unbounded
+from dladmm.blocks import GraphConv
+from dladmm.compute.sparse import SparseMatrix
 from dladmm.engine.certificate import Recomputed, certify, rounding_slack
-from dladmm.engine.double import in_double, resolvable
+from dladmm.engine.double import _doubled, in_double, resolvable
 from dladmm.engine.options import make_options
 from dladmm.engine.rho_rules import TENFOLD_EVERY, raises_rho
 from dladmm.regularizers import NonNegative
-from dladmm.training.diagnostics import converged, measure, score, vital_signs
+from dladmm.training.diagnostics import converged, diagnostics_interval, measure, score, vital_signs
 from problems import random_problem
 
 
@@ -309,3 +315,18 @@ def test_scores_count_rows_and_weights(honest):
     both = (counts * weight)[:, 0]
     expected = float(losses @ both / both.sum()), float(hits.double() @ both / both.sum())
     assert score(replace(risk, weight=weight), z, counts) == pytest.approx(expected)
+
+
+def test_a_directed_graph_in_double_has_its_own_transpose():
+    entries = np.array([[0.5, 0.25, 0.0], [0.0, 1.0, 0.75], [0.0, 0.0, 2.0]])
+    matrix = SparseMatrix.of(sparse.csr_array(entries), torch.float32, torch.device("cpu"))
+    made = _doubled(GraphConv(2, 2, get_activation("relu"), matrix)).graph.adjacency
+    v = torch.arange(6.0, dtype=torch.float64).reshape(3, 2)
+    torch.testing.assert_close(made @ v, torch.from_numpy(entries) @ v)
+    torch.testing.assert_close(made.T @ v, torch.from_numpy(entries).T @ v)
+
+
+@pytest.mark.parametrize(("rows", "every"), [(999_999, 1), (1_000_000, 20)])
+def test_what_costs_products_is_measured_every_time_below_two_billion_operations(rows, every):
+    params = [{"W": torch.zeros(10, 100), "b": torch.zeros(10)}]
+    assert diagnostics_interval(SimpleNamespace(params=params, outputs=[torch.zeros(1, 10)]), rows) == every

@@ -74,12 +74,14 @@ def test_rho_nu_stiffness_and_damping_follow_the_level(monkeypatch):
     monkeypatch.setattr(
         method.engine, "seen_as", lambda **c: damping.append(c["options"].damping) or seen_as(**c)
     )
-    for level in (-1, 0, 3):
+    for level in (-1, 0, 3, 40):
         method._sweep_trial(state, Attempt(0, level, drops=False))
         assert method._trial.rho == method.rho * 2.0**level
         assert method._trial.nu == method.nu * 2.0**level
         assert method._trial.stiffness == min(2.0 ** max(level, 0), method._stiffest)
-    assert damping == [method.engine.options.damping * times for times in (1, 1, 8)]
+    assert damping == [method.engine.options.damping * times for times in (1, 1, 8, 2**40)]
+    # at most as stiff as the dtype resolves over all links, however short the steps
+    assert method._trial.stiffness == pytest.approx(2.0 ** (26 / len(method.engine.chain)))
 
 
 def test_no_two_attempts_drop_the_same_entries(monkeypatch):

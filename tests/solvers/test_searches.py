@@ -8,8 +8,15 @@ import torch
 from dladmm.activations import get_activation
 from dladmm.blocks import Anchor, Term, Work
 from dladmm.regularizers import L1, L2
+from dladmm.solvers.fista import fista
 from dladmm.solvers.linear_input import conjugate_gradients
-from dladmm.solvers.local_step import local_gradients, majorised_step, proximal_point
+from dladmm.solvers.local_step import (
+    MARGIN,
+    _first_curvature,
+    local_gradients,
+    majorised_step,
+    proximal_point,
+)
 from dladmm.solvers.proximal_gram import proximal_on_gram
 from dladmm.solvers.step_along import StepAlong
 from dladmm.solvers.subproblems import (
@@ -245,3 +252,86 @@ def test_dampings_and_lengths():
     assert [options.damping_of(7, last=last) for last in (False, True)] == pytest.approx([0.1, 2.1])
     assert options.damped(4.0).last_damping == pytest.approx(1.2)
     assert float(line_search(torch.tensor(-1.0), torch.tensor(2.0))) == 0.0, "never uphill"
+
+
+def test_conjugate_gradients_end_by_samples_as_often_as_they_count():
+    """A row that counts nine times ends the loop where nine rows do."""
+    ended = set()
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        K = torch.randn(6, 5, generator=generator, dtype=F64) * torch.logspace(0, 1.5, 5, dtype=F64)
+        v, value = (torch.randn(4, 5, generator=generator, dtype=F64) for _ in range(2))
+        target = torch.randn(4, 6, generator=generator, dtype=F64)
+        often = torch.tensor([[9.0], [1.0], [1.0], [2.0]], dtype=F64)
+        found = []
+        for rows in (torch.arange(4), torch.arange(4).repeat_interleave(often[:, 0].long())):
+            own, prediction = v[rows].clone(), v[rows] @ K.T
+            counts = often if len(rows) == 4 else None
+            gradient = (own - value[rows]) + 2.0 * (prediction - target[rows]) @ K
+            asked = []
+            conjugate_gradients(
+                own, gradient, lambda p, K=K, asked=asked: asked.append(0) or p @ K.T, lambda r, K=K: r @ K,
+                Anchor(1.0, value[rows]), Term(2.0, target[rows], prediction), Work(OPTIONS, counts=counts), 0.1, 20,
+            )  # fmt: skip
+            found.append((own, len(asked)))
+        (counted, steps), (repeated, again) = found
+        assert steps == again
+        ended.add(steps)
+        torch.testing.assert_close(counted[-1], repeated[-1])
+        torch.testing.assert_close(counted[0], repeated[0])
+    assert len(ended) > 1
+
+
+def test_a_blind_search_takes_what_the_search_takes_where_nothing_is_forgiven():
+    excess, curvatures = torch.tensor([1.0, 0.0, -1.0], dtype=F64), torch.tensor([1.0, 2.0, 4.0], dtype=F64)
+    assert float(searched_blindly(excess, curvatures, torch.tensor(-0.5, dtype=F64))) == 2.0
+    assert float(searched_blindly(excess, curvatures, torch.tensor(0.0, dtype=F64))) == 2.0
+    assert float(searched_blindly(excess, curvatures, torch.tensor(1.0, dtype=F64))) == 1.0
+    assert float(searched_blindly(excess[:1], curvatures[:1], torch.tensor(0.0, dtype=F64))) == float("inf")
+
+
+def test_where_a_search_begins():
+    work = Work(SubproblemOptions(alpha0=3.0))
+    work.curvatures["V"], work.curvatures["B"] = 8.0, 8.0
+    assert _first_curvature(work, "B", 1.0, 0.0, leaps=True) == 3.0
+    assert _first_curvature(work, "V", 1.0, 0.5, leaps=False) == 2.0
+    assert _first_curvature(work, "V", 1.0, 5.0, leaps=False) == 5.0
+    assert _first_curvature(work, "V", 1.0, 0.5, leaps=True) == MARGIN * 8.0
+    assert _first_curvature(work, "S", 1.0, 0.5, leaps=False) == 1.0
+    assert _first_curvature(work, "S", 1.0, 2.5, leaps=True) == 2.5
+
+
+def test_layers_behind_images_are_damped_by_the_root_of_their_inputs():
+    assert SubproblemOptions(damping=0.5, map_damping=3.0).behind_maps(16).damping == 0.5 * 3.0 * 4.0
+    assert SubproblemOptions(damping=0.5).behind_maps(16).damping == 0.5
+
+
+def test_fista_makes_the_steps_of_its_definition():
+    """Rows by themselves: momentum at most that of the condition number, anew where a row has run uphill."""
+    scales = torch.tensor([[1.0, 10.0], [2.0, 40.0], [40.0, 39.0]], dtype=F64)
+    asked = []
+
+    def value_grad(x):
+        asked.append(x)
+        return (scales * x.square()).sum() / 2, scales * x
+
+    start = torch.tensor([[1.0, -1.0], [3.0, 2.0], [1.0, 1.0]], dtype=F64)
+    fista(value_grad, start, 40.0, 1.0, tol=0.0, max_iter=40)
+    limit = (40**0.5 - 1) / (40**0.5 + 1)
+    limited = restarted = 0
+    for row, own in zip(start, scales, strict=True):
+        i = [bool(torch.equal(row, each)) for each in start].index(True)
+        x = y = row
+        t = 1.0
+        for k in range(40):
+            torch.testing.assert_close(asked[k][i], y, rtol=1e-12, atol=1e-14)
+            gradient = own * y
+            new = y - gradient / 40
+            if float(gradient @ (new - x)) > 0:
+                t, restarted = 1.0, restarted + 1
+            following = (1 + (1 + 4 * t * t) ** 0.5) / 2
+            limited += (t - 1) / following > limit
+            y = new + min((t - 1) / following, limit) * (new - x)
+            x, t = new, following
+    assert limited
+    assert restarted

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dladmm.base.errors import InputError
-from dladmm.compute.passes import ratio, squared_norm
+from dladmm.compute import execution
+from dladmm.compute.passes import ranged_squared_norm, ratio, squared_norm, unit
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram, inverse_of_triangular
 from dladmm.solvers.subproblems import SubproblemOptions, backtracked
 
@@ -59,6 +60,23 @@ def test_squared_norm_is_right_where_float32_sums_are_not():
     exact = float(x.double().square().sum())
     assert float(squared_norm(x)) == pytest.approx(exact, rel=1e-6)
     assert squared_norm(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+@pytest.mark.parametrize("cached", [6, 1 << 18])
+def test_squares_beyond_float32_are_added_in_parts_or_at_once(monkeypatch, scale, cached):
+    monkeypatch.setattr(execution, "CACHED", cached)
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * scale
+    for entries in (x, -x.abs(), x.abs(), x.reshape(5, 10, 3)):
+        exact = float(entries.double().square().sum())
+        assert float(ranged_squared_norm(entries)) == pytest.approx(exact, rel=1e-6)
+        scaled, power = unit(entries)
+        assert torch.equal(scaled * power, entries)
+        assert 0.5 <= float(scaled.abs().max()) < 1
+    assert float(ranged_squared_norm(x[0])) == pytest.approx(float(x[0].double().square().sum()), rel=1e-6)
+    assert float(ranged_squared_norm(x[:0])) == 0.0
+    x[7, 1] = torch.nan
+    assert ranged_squared_norm(x).isnan()
 
 
 def test_ratio_guards_zero():

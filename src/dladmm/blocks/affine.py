@@ -23,6 +23,13 @@ class Affine(Block):
 
     With ``E = m - target`` and ``c`` the term's weight, phi is ``(c/2)||E||^2`` plus what does not depend on the
     variable at hand. The cached ``m`` moves with every update, so each update of W or a costs two products.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Columns of the input a (N, n_in) and of the output (N, n_out); W is (n_out, n_in).
+    bias : bool
+        Whether there is a bias b (n_out,).
     """
 
     kind = "dense"

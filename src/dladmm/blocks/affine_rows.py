@@ -226,35 +226,40 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
 
 
 def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
-    """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = -gradient`` (all over nu).
+    """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = o + c E W`` (all over nu), ``o = a - f(z)``.
 
-    With fewer outputs than inputs the Woodbury identity turns it into an ``n_out x n_out`` system. W is the
-    same in the backward and in the forward update of a, so its factor is used twice. Every row has its own
-    multiple of the move, so chunks of rows need nothing of each other.
+    With ``P = (c W W^T + I)^-1 W`` the answer is ``o + c (E - o W^T) P``. Solving for the right-hand side would cost
+    digits: it is longer than the move by up to the condition number. W is the same in the backward and in the forward
+    update of a, so P is used twice. Every row has its own multiple of the move, so chunks of rows need nothing of each
+    other.
     """
     c = term.weight / anchor.weight
-    narrow = W.shape[0] < W.shape[1]
+    narrow = W.shape[0] <= W.shape[1]
 
-    def make() -> Tensor:
-        gram = full_precision_gram((W.T if narrow else W).double())
+    def make() -> tuple[Tensor, Tensor]:
+        exact = W.double()
+        gram = full_precision_gram(exact.T if narrow else exact)
         factor, _ = damped_cholesky(gram, 1 / c, torch.float64, without_waiting=work.how.avoids_waiting(W))
-        return (torch.cholesky_inverse(factor) / c).to(W.dtype)
+        inverse = torch.cholesky_inverse(factor) / c
+        P = inverse @ exact if narrow else exact @ inverse
+        return inverse.to(W.dtype), by_columns(P.to(W.dtype), len(a))
 
-    inverse = work.cached("input inverse", (W,), make, (c,))
+    inverse, P = work.cached("input inverse", (W,), make, (c,))
     lengths, ties = [], []
     for part, own, a_own, value in work.terms(term, a, anchor.value):
-        gradient = gradient_a(W, a_own, value, c, own, part)
-        move = part.buffer("move", gradient)
+        o, E = part.offset(a_own, Anchor(1.0, value)), part.residual(own)
+        move, moved = part.buffer("move", o), part.buffer("moved", own.prediction)
         if narrow:
-            torch.addmm(gradient, (gradient @ W.T) @ inverse, W, alpha=-c, out=move)
-        else:
-            torch.mm(gradient, inverse, out=move)
-        # By Woodbury ``moved`` also equals gradient W^T inverse, but that drifts: it is what an exact inverse would
-        # have moved, not what a rounded one did, and the cached prediction would keep the difference for ever.
-        moved = torch.mm(move, W.T, out=part.buffer("moved", own.prediction))
-        slope, squared = inner_products(part.how, gradient, move)
-        moved_squared = row_squares(part.how, moved)
-        multiple = line_search(slope, c * moved_squared + squared)
+            torch.addmm(E, o, W.T, alpha=-1, out=moved)
+            part.how.add_direction(o, moved, P, c, out=move)
+        else:  # o - c o W^T P = o (c W^T W + I)^-1, the shorter product
+            part.how.add_direction(torch.mm(o, inverse, out=move), E, P, c)
+        # ``moved`` also equals what the solution implies, but that drifts: it is what an exact inverse would have
+        # moved, not what a rounded one did, and the cached prediction would keep the difference for ever.
+        torch.mm(move, W.T, out=moved)
+        slope, squared = inner_products(part.how, o, move)
+        slope_of_E, moved_squared = inner_products(part.how, E, moved)
+        multiple = line_search(slope + c * slope_of_E, c * moved_squared + squared)
         ties.append(part.descend(a_own, move, moved, multiple, Anchor(anchor.weight, value), own))
         counted = multiple.square() if part.counts is None else multiple.square() * part.counts[:, 0]
         lengths.append((squared @ counted, moved_squared @ counted))

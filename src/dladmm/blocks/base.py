@@ -18,7 +18,7 @@ from dladmm.solvers.local_step import change_along
 from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
 from dladmm.solvers.weight_step import Operator
 
-Kind = Literal["dense", "entrywise", "convolution", "map", "mapped", "positions", "other"]
+Kind = Literal["dense", "entrywise", "dropout", "convolution", "map", "mapped", "positions", "other"]
 """Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position."""
 
 
@@ -74,6 +74,9 @@ class Block(ABC):
 
     own_variables: bool = False
     """Whether the block has variables of its own, kept as its prediction (:meth:`own_energy` ties them)."""
+
+    updated_once: bool = False
+    """Whether accelerated mode updates its parameters on the way back alone (``sweep="backward"``), unless told."""
 
     has_statistics: bool = False
     """Whether g depends on statistics of the batch, which :meth:`evaluate` replaces by those of the training data."""

@@ -37,6 +37,11 @@ class BatchNorm(Generic):
     :class:`~dladmm.blocks.Generic`.
 
     Shapes: v is (N, units) or (N, channels, ...).
+
+    Parameters
+    ----------
+    module : nn.BatchNorm1d, nn.BatchNorm2d or nn.BatchNorm3d
+        The layer, with running statistics.
     """
 
     normalises = True

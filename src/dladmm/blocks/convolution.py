@@ -33,6 +33,13 @@ class Convolution(Block):
     Its products are the convolution, the transposed convolution and the weight's gradient; with them every formula is
     that of :class:`~dladmm.blocks.Affine`. A row of its matrix A is one patch of one sample, so ``A^T A`` has the size
     of a patch; it is summed over parts of the samples, and with groups there is one for each.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Channels of the input a (N, n_in, ...) and of the output (N, n_out, ...), one or two dimensions behind them.
+    kernel, stride, padding, dilation, groups, bias
+        As in ``nn.Conv1d`` and ``nn.Conv2d``; W is (n_out, n_in / groups, *kernel), b (n_out,).
     """
 
     support = Support.COUNTS | Support.RANKS
@@ -225,7 +232,7 @@ class Convolution(Block):
         return update_linear_input(
             v,
             lambda d: self.product(d, W),
-            lambda e: self.adjoint(e, v, W),
+            lambda e: self.adjoint(e, v[: len(e)], W),  # of v its shape
             anchor,
             term,
             work,
@@ -242,3 +249,8 @@ class Convolution(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         return self.adjoint(term.weight * term.residual(), v, params["W"])
+
+    def pull_back(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Tensor:
+        return self.adjoint(gradient, v, params["W"])

@@ -20,9 +20,16 @@ class Dropout(Elementwise):
 
     A mask is drawn for a sweep (:meth:`dladmm.Chain.drawing`) and is a function of its number: the forward pass, the
     gradients and the updates of one sweep see the same one. Outside of sweeps nothing is dropped.
+
+    Parameters
+    ----------
+    activation : Activation or str
+        f.
+    layer : nn.Dropout, nn.Dropout1d, nn.Dropout2d or nn.Dropout3d
+        Says p, and whether entries or whole channels are dropped.
     """
 
-    kind = "other"
+    kind = "dropout"
 
     def __init__(self, activation: Activation | str, layer: nn.Module) -> None:
         super().__init__(activation)

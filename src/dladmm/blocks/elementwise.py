@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
 from dladmm.activations.jumps import JumpFunction
-from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.blocks.base import Block, Kind, Support
 from dladmm.compute.execution import one_pass
 from dladmm.compute.passes import squared_norm
@@ -19,7 +18,13 @@ from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
 
 class Elementwise(Block):
-    """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum."""
+    """``g(z) = f(z)``: no parameters, and its input is solved entry by entry to the global minimum.
+
+    Parameters
+    ----------
+    activation : Activation or str
+        f, for inputs and outputs of any shape (N, ...).
+    """
 
     kind: Kind = "entrywise"
     rewrites_prediction = True
@@ -29,8 +34,8 @@ class Elementwise(Block):
         self.continuous = self.activation.continuous
         self.linear = self.activation.name == "identity"
         self.n_levels = self.activation.n_levels
-        searched = not isinstance(self.activation, PiecewiseLinear)
-        self.support = Support.ALL & ~Support.RECORDING if searched else Support.ALL
+        self.support = Support.ALL if self.activation.closed_form else Support.ALL & ~Support.RECORDING
+        self._jumps = self.activation if isinstance(self.activation, JumpFunction) else None
 
     def __repr__(self) -> str:
         return f"Elementwise({self.activation.name})"
@@ -58,8 +63,8 @@ class Elementwise(Block):
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_z (nu/2)||z - m||^2 + (nu/2)||a - f(z)||^2``, Equations 4 and 14; jumps also on a surrogate."""
         weight = term.weight / anchor.weight
-        if work.options.ramps and isinstance(self.activation, JumpFunction):
-            return [update_on_surrogate(self.activation, v, weight, anchor, term, work)]
+        if work.options.ramps and self._jumps is not None:
+            return [update_on_surrogate(self._jumps, v, weight, anchor, term, work)]
         tie = work.solve_entries(v, anchor, term, self.activation, weight)
         return [Step("z", None, None, tie=tie)]
 
@@ -70,14 +75,14 @@ class Elementwise(Block):
         self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
     ) -> Tensor:
         """``f'(z) gradient``; of a jump the derivative of its surrogate, which is what resynchronised sweeps see."""
-        if isinstance(self.activation, JumpFunction):
+        if self._jumps is not None:
             wide = REACH if work.options.ramps else STREAMED_REACH
-            return surrogate_through(self.activation, v, wide=wide).times_slope(v, gradient)
+            return surrogate_through(self._jumps, v, wide=wide).times_slope(v, gradient)
         return self.activation.times_derivative(v, gradient)
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
-        if isinstance(self.activation, JumpFunction):
-            return surrogate_through(self.activation, v, wide=STREAMED_REACH).times_slope(v, move)
+        if self._jumps is not None:
+            return surrogate_through(self._jumps, v, wide=STREAMED_REACH).times_slope(v, move)
         return self.activation.times_derivative(v, move)
 
     def tie_margin(self, params: Params, v: Tensor, anchor: Anchor, term: Term) -> float | None:

@@ -31,6 +31,13 @@ class FiniteAffine(Affine):
     While it is trained the largest level is the power of two nearest to ``1/sqrt(n_in)``, so that outputs have the size
     that the rules of streaming mode expect; the network that is handed out has whole numbers where a normalisation or a
     sign follows (:mod:`dladmm.network.finite`).
+
+    Parameters
+    ----------
+    n_in, n_out, bias
+        As in :class:`~dladmm.blocks.Affine`.
+    weights : WeightSet
+        The finite set.
     """
 
     def __init__(self, n_in: int, n_out: int, weights: WeightSet, bias: bool = True) -> None:

@@ -14,6 +14,13 @@ class Frozen(Block):
     """``g(v) = h(B, v)`` with B held: the chain has no parameters of it, so no mode can move them.
 
     Its input is solved by h as ever.
+
+    Parameters
+    ----------
+    block : Block
+        h.
+    held : dict of tensors
+        Its parameters B, by their names in ``block``.
     """
 
     def __init__(self, block: Block, held: Params) -> None:

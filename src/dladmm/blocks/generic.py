@@ -29,6 +29,15 @@ class Generic(Block):
     Both subproblems take one majorised step: gradient of this one block by autograd, backtracking on true values.
     The test of the loop is taken on the difference of the two values, formed entry by entry, so that float32 does
     not decide it by rounding. The accepted curvature is remembered and a quarter of it is the next start.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps v (N, ...) to g (N, ...), differentiably.
+    linear : bool, optional
+        Whether it is linear in v, which a last block must be; only ``nn.Linear`` is taken to be unless given.
+    continuous : bool
+        Whether it is continuous, which the limit-point theorem needs.
     """
 
     def __init__(self, module: nn.Module, *, linear: bool | None = None, continuous: bool = True) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from dladmm.activations import Activation, get_activation
-from dladmm.activations.piecewise import PiecewiseLinear
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine import Affine
 from dladmm.blocks.base import Block, Support
@@ -33,8 +32,8 @@ class GraphConv(Block):
     ``H - s A~ d W^T``, so an update needs one gradient and one such product, and the search over s only evaluates f.
 
     ``rows`` (indices of nodes) leaves only those rows of V_l as variables: the term counts those rows alone, and the
-    others follow the forward pass, or with ``held`` stay as they were at the start. The theory speaks of ``rows=None``,
-    all rows.
+    others follow the forward pass, or with ``held`` stay as they were at the start. The theory is about ``rows=None``,
+    all rows. Shapes: V is (nodes, n_in), W (n_out, n_in), the output (nodes, n_out).
     """
 
     penalised = ("W",)
@@ -59,7 +58,7 @@ class GraphConv(Block):
         self.continuous = self.activation.continuous
         self.follows_forward = rows is not None
         self.counted_rows = rows if held else None
-        self.support = Support.RECORDING if isinstance(self.activation, PiecewiseLinear) else Support.NONE
+        self.support = Support.RECORDING if self.activation.closed_form else Support.NONE
         if adjacency is None or isinstance(adjacency, HaloMatrix):
             self.support |= Support.RANKS  # A~ has its rows on the ranks as V has, or does not appear
         self.graph = Propagation(n_in, n_out, adjacency, rows)
@@ -74,6 +73,10 @@ class GraphConv(Block):
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
         return self.activation(self.graph.output(self.graph.operand(v), params["W"]))
+
+    def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
+        H = self.graph.output(self.graph.operand(v), params["W"], out=out)
+        return self.activation.write(H, out)
 
     def certified_as(self) -> dict[str, Any] | None:
         sizes = {"n_in": self.n_in, "n_out": self.n_out}
@@ -90,9 +93,11 @@ class GraphConv(Block):
 
     def _step(self, params: Params, v: Tensor, term: Term, work: Work) -> StepAlong:
         """Where the block stands: H, its prediction and residual, on the rows that are variables."""
-        H: Tensor | None = term.prediction if self.linear else work.find("H", (v, params["W"]))
+        W = params["W"]
+        H: Tensor | None = term.prediction if self.linear else work.find("H", (v, W))
         if H is None:
-            H = self.graph.output(self.graph.operand(v), params["W"])
+            memory = work.memory("H", (v, W), (v.shape[0], self.n_out), W)
+            H = self.graph.output(self.graph.operand(v), W, work, out=memory)
         return StepAlong(self.activation, term, H, self.graph.rows, work)
 
     def _keep_H(self, step: StepAlong, params: Params, v: Tensor, work: Work) -> None:
@@ -121,7 +126,7 @@ class GraphConv(Block):
             return [self._gradient_W(params, v, V, term, penalty, work)]
         if penalty.quadratic is None:
             return [self._proximal_W(params, v, V, term, penalty, work)]
-        recorded = work.how.never_waits(term.prediction)  # then what only the device knows is not asked for
+        recorded = work.how.never_waits(term.prediction)  # then nothing is copied from the device
         strength = penalty.quadratic if recorded else float(penalty.quadratic)
         return [self._majorised_W(params, v, V, term, strength, work)]
 

@@ -69,7 +69,12 @@ class LinearMap(Block):
         diagonal = self._diagonal(v, work)
         if diagonal is None:
             return update_linear_input(
-                v, lambda d: cast(Tensor, self.module(d)), lambda e: self.adjoint(e, v), anchor, term, work
+                v,
+                lambda d: cast(Tensor, self.module(d)),
+                lambda e: self.adjoint(e, v[: len(e)]),
+                anchor,
+                term,
+                work,
             )
         pull = (term.target - self.module(anchor.value)) * (
             term.weight / (anchor.weight + term.weight * diagonal)
@@ -119,6 +124,7 @@ class Composed(Block):
         self.maps, self.block = maps, block
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
+        self.updated_once = block.updated_once
         self.draws, self.weight_set, self._behind = block.draws, block.weight_set, not first
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
@@ -188,26 +194,41 @@ class Composed(Block):
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         """``argmin_v (nu/2)||v - value||^2 + (c/2)||H A v + b - target||^2``, lines 4 and 9 of Algorithm 1.
 
-        Where the maps only move entries about, it is h's own subproblem over ``A v``.
+        Where ``A A^T = I`` (entries are moved about or left out, as all but a layer's last states are), it is h's own
+        subproblem over ``A v``, and what A does not see is ``value``.
         """
         inner = self.mapped(v)
-        if work.cached("moves entries", (self,), lambda: self.only_moves_entries(v), v.shape[1:]):
+        if work.cached("selects entries", (self,), lambda: self.selects_entries(v), v.shape[1:]):
             held = inner.clone()
             mapped = Anchor(anchor.weight, self.mapped(anchor.value))
             steps = self.block.update_input(params, held, mapped, term, work.without_plan())
-            work.assign(v, self.adjoint(held, v))
-            return steps
+            if held.numel() == v.numel():
+                work.assign(v, self.adjoint(held, v))
+                return steps
+            unseen = anchor.value - self.adjoint(mapped.value, v)
+            squared = squared_norm(unseen + self.adjoint(inner, v) - v, work.counts)
+            rate = torch.full_like(squared, anchor.weight / 2)
+            work.assign(v, unseen.add_(self.adjoint(held, v)))
+            return [*steps, Step("a", squared, rate, own=True)]
         weights = {name: p for name, p in params.items() if name != "b"}
         return update_linear_input(
             v,
             lambda d: self.block.forward(weights, self.mapped(d)),
             lambda e: self.adjoint(
-                self.block.input_gradient(params, inner, Term(1.0, torch.zeros_like(e), e), work), v
+                self.block.input_gradient(params, inner[: len(e)], Term(1.0, torch.zeros_like(e), e), work),
+                v[: len(e)],
             ),
             anchor,
             term,
             work,
         )
+
+    def selects_entries(self, v: Tensor) -> bool:
+        """Whether ``A A^T = I``: every output is an input of its own. Asked of one random output."""
+        generator = torch.Generator().manual_seed(0)
+        one = v.new_zeros((1, *v.shape[1:]), dtype=torch.float64)
+        probe = torch.rand(self.mapped(one).shape, generator=generator, dtype=torch.float64).to(v.device)
+        return torch.allclose(self.mapped(self.adjoint(probe, one)), probe)
 
     def only_moves_entries(self, v: Tensor) -> bool:
         """Whether the maps are a reshaping or reordering (A is orthogonal), asked of one random sample."""

@@ -80,10 +80,18 @@ class MaxPool(Block):
         return self._windows(move).gather(-1, places)[..., 0].reshape(prediction.shape)
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
-        with torch.enable_grad():
-            leaf = v.detach().requires_grad_()
-            (found,) = torch.autograd.grad(self.forward({}, leaf), leaf, term.weight * term.residual())
-        return found.detach()
+        return self.pull_back(params, v, term.prediction, term.weight * term.residual(), work)
+
+    def pull_back(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Tensor:
+        found = torch.empty_like(v)
+        for some, of_some, out in work.parts(v, gradient, found):
+            with torch.enable_grad():
+                leaf = some.detach().requires_grad_()
+                (pulled,) = torch.autograd.grad(self.forward({}, leaf), leaf, of_some)
+            out.copy_(pulled)
+        return found
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         """``||nu (v - m) + xi||^2`` for the nearest subgradient xi of the pull on the maximum.
@@ -126,7 +134,7 @@ def _solved(
     return new, top
 
 
-_solved.pools = True  # type: ignore[attr-defined]  # how dladmm.compute.kernels knows it
+_solved.pools = True  # type: ignore[attr-defined]  # by which dladmm.compute.kernels recognises it
 
 
 def _planes(x: Tensor, window: tuple[int, ...]) -> list[Tensor]:

@@ -21,6 +21,11 @@ class Positionwise(Block):
 
     Every subproblem is that of :class:`~dladmm.blocks.Affine` on the rows of all positions, which are views of the same
     memory: what the work does to the rows, it does to the sequences.
+
+    Parameters
+    ----------
+    affine : Affine
+        The block that acts at every position.
     """
 
     kind = "positions"

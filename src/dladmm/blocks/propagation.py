@@ -43,16 +43,17 @@ class Propagation:
         """The rows that are variables."""
         return full if self.rows is None else full[self.rows]
 
-    def output(self, V: Matrix, W: Tensor, work: Work | None = None) -> Tensor:
-        """``A~ V W^T`` on all rows; with ``work`` the answer is lent from its buffers."""
+    def output(self, V: Matrix, W: Tensor, work: Work | None = None, out: Tensor | None = None) -> Tensor:
+        """``A~ V W^T`` on all rows; with ``work`` the answer is lent from its buffers, ``out`` is memory for it."""
         n = V.shape[0]
+        out = _buffer(work, "output", W, W.shape[0], n) if out is None else out
         if self.adjacency is None:
-            return _mm(V, W.T, _buffer(work, "output", W, W.shape[0], n))
+            return _mm(V, W.T, out)
         if self._narrows or isinstance(V, SparseMatrix):
             inner = _mm(V, W.T, _buffer(work, "inner", W, W.shape[0], n))
-            return _mm(self.adjacency, inner, _buffer(work, "output", W, W.shape[0], n))
+            return _mm(self.adjacency, inner, out)
         inner = _mm(self.adjacency, V, _buffer(work, "inner", W, W.shape[1], n))
-        return _mm(inner, W.T, _buffer(work, "output", W, W.shape[0], n))
+        return _mm(inner, W.T, out)
 
     def output_rows(self, V: Matrix, W: Tensor, work: Work) -> Tensor:
         """``A~ V W^T`` on the rows that are variables, zero on the others."""

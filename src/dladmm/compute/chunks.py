@@ -60,7 +60,7 @@ def concatenated(at_once: int | None, function: Callable[..., Tensor], *rows: An
 
 
 class Source:
-    """Rows that nobody holds: a chunk is read, cast and changed each time it is asked for.
+    """Rows that are not held in memory: a chunk is read, cast and changed each time it is used.
 
     ``read(rows)`` gives a chunk as it is stored. It stands where a tensor of inputs does, for blocks that work by
     chunks.
@@ -132,7 +132,7 @@ def few(rows: Tensor, most: int) -> Tensor:
 
 
 def viewed(array: np.ndarray[Any, Any]) -> Tensor:
-    """The array as a tensor on the same memory, which nobody writes to; copied only where torch cannot read it so."""
+    """The array as a tensor on the same memory, never written to; copied only where torch cannot read it so."""
     if any(stride < 0 for stride in array.strides):
         array = np.array(array)
     with warnings.catch_warnings():

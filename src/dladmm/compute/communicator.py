@@ -87,7 +87,7 @@ class Communicator:
         return tensors
 
     def largest_wish(self, own: int) -> int:
-        """The largest number >= 0 that any rank wishes; one that comes over messages may be told a message later."""
+        """The largest of the ranks' numbers >= 0; over messages the answer may be one message old."""
         return own
 
     def texts(self, own: str) -> list[str]:

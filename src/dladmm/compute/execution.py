@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Tf32:
-    """Torch's switch for TF32, one for the whole process: threads that want it alike share it, others wait for them."""
+    """Torch's switch for TF32, one per process: threads that need the same setting share it, others wait for them."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -133,6 +133,11 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
+def part_rows(*rows: Tensor) -> int:
+    """How many rows of the widest of these are a part."""
+    return max(1, (WHOLE if on_gpu(rows[0]) else CACHED) // max(1, *(t.shape[1:].numel() for t in rows)))
+
+
 @dataclass(frozen=True)
 class Execution:
     """How the work of an engine is executed.
@@ -182,11 +187,14 @@ class Execution:
             return product
         return left.float() @ right.float()
 
-    def add_direction(self, start: Tensor, left: Tensor, right: Tensor, scale: float) -> Tensor:
-        """``start += scale direction(left, right)``."""
+    def add_direction(
+        self, start: Tensor, left: Tensor, right: Tensor, scale: float, out: Tensor | None = None
+    ) -> Tensor:
+        """``start + scale direction(left, right)``, written to ``out``, or over ``start`` without one."""
+        out = start if out is None else out
         if not self.rounded_directions:
-            return start.addmm_(left, right, alpha=scale)
-        return start.add_(self.direction(left, right), alpha=scale)
+            return torch.addmm(start, left, right, alpha=scale, out=out)
+        return torch.add(start, self.direction(left, right), alpha=scale, out=out)
 
 
 EAGER = Execution()
@@ -216,8 +224,7 @@ class Pass:
         if done is not None:
             self._count_writes(rows)
             return done
-        n_rows = first.shape[0]
-        step = max(1, (WHOLE if on_gpu(first) else CACHED) // max(1, first.shape[1:].numel()))
+        n_rows, step = first.shape[0], part_rows(first)
         if step >= n_rows:
             return self.function(*rows, **constants)
         split = [None if tensor is None else torch.split(tensor, step) for tensor in rows]

@@ -42,7 +42,7 @@ class Partition:
         entries = sparse.coo_array(matrix)
         row, column = entries.coords
         apart = owner[row] != owner[column]
-        # Nodes of others that a rank has to hear of
+        # Nodes of other ranks whose rows a rank receives
         halo = tuple(len(np.unique(column[apart & (owner[row] == rank)])) for rank in range(size))
         edges = int((row != column).sum()) // 2
         return cls(owner.astype(np.int64), size, method, edges, int(apart.sum()) // 2, halo)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dladmm.compute.execution import Execution, nothing, on_gpu, one_pass
+from dladmm.compute.execution import EAGER, Execution, nothing, on_gpu, one_pass
 
 
 def row_squared_norms(x: Tensor) -> Tensor:
@@ -34,17 +34,32 @@ def unit(x: Tensor) -> tuple[Tensor, Tensor]:
 
     A gradient of 1e-20 or 1e+20 is no error, but the square of its product with the data is no float32 any more.
     """
-    exponent = torch.frexp(x.abs().amax()).exponent.clamp(-120, 120)
-    power = torch.ldexp(x.new_ones(()), exponent)
+    power = _power(x)
     return x / power, power
 
 
+def _power(x: Tensor) -> Tensor:
+    """The power of two just above the largest entry."""
+    # |x| would be a tensor of its own, in fresh pages of memory
+    low, high = x.aminmax()
+    exponent = torch.frexp(torch.maximum(-low, high)).exponent.clamp(-120, 120)
+    return torch.ldexp(x.new_ones(()), exponent)
+
+
 def ranged_squared_norm(x: Tensor) -> Tensor:
-    """``||x||^2`` also where the squares of its entries are no float32 any more; two passes more than the plain one."""
-    if x.numel() == 0:  # a rank may have no rows
+    """``||x||^2`` also where the squares of its entries are no float32 any more; a pass more than the plain one."""
+    if x.numel() == 0 or x.ndim < 2:  # a rank may have no rows; a vector is squared in float64
         return squared_norm(x)
-    scaled, power = unit(x)
-    return squared_norm(scaled) * power.double().square()
+    power, squares = _power(x), x.new_empty(len(x), dtype=torch.float64)
+    _scaled_row_squares(EAGER, x, squares, power=power)
+    return squares.sum() * power.double().square()
+
+
+@one_pass("out")
+def _scaled_row_squares(x: Tensor, out: Tensor, *, power: Tensor) -> Tensor:
+    """``||x_i / power||^2`` of each row; part by part, so that no quotient of all of x is made."""
+    out.copy_(row_squared_norms(x / power))
+    return nothing(x)
 
 
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:

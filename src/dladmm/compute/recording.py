@@ -69,9 +69,8 @@ class Replayed:
                 self._recorded = self._record()
             except RuntimeError as error:
                 self._failures += 1
-                if (
-                    self._failures <= 1 and self._calls == 1
-                ):  # made as they are once, they may be recorded next time
+                # What is launched one by one this time may be recorded next time
+                if self._failures <= 1 and self._calls == 1:
                     return self._function()
                 self.impossible = True
                 logger.warning(

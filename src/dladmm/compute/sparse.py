@@ -1,8 +1,10 @@
 """Sparse matrices whose products are deterministic, on the CPU and on a GPU.
 
-Everything is CSR with the transpose stored beside it, so that no product is a scatter. On the CPU the product is
-torch's (MKL). On a GPU torch asks cuSPARSE for an algorithm that adds in a different order from run to run, so there a
-row is summed by ``embedding_bag`` instead, which is the same product and adds in the order of the entries.
+Everything is CSR with the transpose stored beside it, so that no product is a scatter. On a GPU torch asks cuSPARSE for
+an algorithm that adds in a different order from run to run, so there a row is summed by ``embedding_bag`` instead,
+which is the same product and adds in the order of the entries. On the CPU the product is torch's (MKL), but that of
+float32 with many columns is ``embedding_bag`` too: it asks for rows before it needs them, where MKL waits for each as
+soon as they lie beyond the caches.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dladmm.base.scipy_sparse import sparse
+from dladmm.compute.chunks import slices
+from dladmm.compute.execution import CACHED
+
+MANY_COLUMNS = 16
+"""From so many on a row of float32 fills a line of the cache, and waiting for it is what a product on a CPU does."""
 
 LONGEST_PIECE = 512
 """A GPU thread adds one entry after the other: longer rows are summed in pieces first."""
@@ -53,6 +60,8 @@ class SparseMatrix:
         """``M @ dense``, on the CPU written into ``out``; torch.mm would clear and copy a buffer of its own first."""
         if dense.is_cuda:
             return self._row_sums @ dense
+        if dense.shape[1] >= MANY_COLUMNS and dense.dtype == self.csr.dtype == out.dtype == torch.float32:
+            return _write_row_sums(self.csr, dense.contiguous(), out)
         return torch.addmm(out, self.csr, dense, beta=0, out=out)
 
     @cached_property
@@ -115,6 +124,27 @@ class RowSums:
         if self.piece_starts is None or self.order is None:
             return sums
         return F.embedding_bag(self.order, sums, self.piece_starts, mode="sum", include_last_offset=True)
+
+
+def _write_row_sums(csr: Tensor, dense: Tensor, out: Tensor) -> Tensor:
+    """``M @ dense`` as weighted sums of rows, some rows at a time: ``embedding_bag`` cannot be given its answer's
+    memory, and fresh pages for all of it would cost as much as half of the product."""
+    starts, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
+    at = starts.numpy()  # whose entries torch need not be asked for one by one
+    for rows in slices(out.shape[0], max(1, CACHED // dense.shape[1])):
+        first, last = int(at[rows.start]), int(at[rows.stop])
+        if first == last:
+            out[rows] = 0.0
+            continue
+        out[rows] = F.embedding_bag(
+            columns[first:last],
+            dense,
+            starts[rows.start : rows.stop + 1] - first,
+            mode="sum",
+            per_sample_weights=values[first:last],
+            include_last_offset=True,
+        )
+    return out
 
 
 def csr_tensor(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

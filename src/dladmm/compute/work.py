@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
 from dladmm.compute.communicator import Shards
-from dladmm.compute.execution import EAGER, Execution
+from dladmm.compute.execution import EAGER, Execution, part_rows
 from dladmm.compute.passes import (
     EntryProblem,
     RowProblem,
@@ -61,6 +61,9 @@ class Work:
         Where searches start, part of the state: the curvatures accepted last.
     sweep_values : dict
         Quantities that are made once per sweep.
+    shared : bool
+        Whether the penalty counts by the share of the loss's gradient that reaches this block: one with variables of
+        its own then multiplies it by what of that reaches its parameters.
     """
 
     options: SubproblemOptions
@@ -75,6 +78,7 @@ class Work:
     plan: UpdatePlan = NO_PLAN
     curvatures: dict[str, float] = field(default_factory=dict)
     sweep_values: dict[Hashable, Any] = field(default_factory=dict)
+    shared: bool = False
 
     # Sums over samples -----------------------------------------------------------------------------------------
 
@@ -129,6 +133,10 @@ class Work:
         for counts, *some in in_chunks(self.chunk_rows, self.counts, *rows):
             yield self if counts is self.counts else replace(self, counts=counts), *some
 
+    def parts(self, *rows: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Chunks of rows so small that what is made of one on the way takes little memory."""
+        return in_chunks(part_rows(*rows), *rows)
+
     def terms(self, term: Term, *rows: Any) -> Iterator[tuple[Any, ...]]:
         """``(work, term, *chunks)`` of every chunk of rows."""
         for work, target, prediction, *some in self.chunks(term.target, term.prediction, *rows):
@@ -181,6 +189,12 @@ class Work:
     def keep(self, name: str, value: Made, sources: Sequence[Any]) -> Made:
         """Keep a quantity that was moved along with its sources."""
         return self.workspace.keep((self.owner, name), value, sources)
+
+    def memory(self, name: str, sources: Sequence[Any], shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Where to make what was not found and will be kept."""
+        if self.how.never_waits(like):  # what a recording writes to is its own
+            return like.new_empty(shape)
+        return self.workspace.memory((self.owner, name), sources, shape, like)
 
     def once_per_sweep(self, name: str, make: Callable[[], Made]) -> Made:
         """A quantity that stays for the rest of this sweep, whatever happens to what it was made from."""

@@ -2,7 +2,7 @@
 
 Every entry remembers what it was made from: the memory, shape and version counter of each tensor (torch counts every
 in-place write, also through views), and plain numbers. An entry is found only while all of them, and the stored tensor
-itself, are unchanged. So nobody has to invalidate anything: changing a state by hand is enough.
+itself, are unchanged. So nothing has to be invalidated: changing a state by hand is enough.
 """
 
 from __future__ import annotations
@@ -115,6 +115,19 @@ class Workspace:
         """The stored value, made now where there is none."""
         found: Made | None = self.find(key, sources, numbers)
         return self.keep(key, make(), sources, numbers) if found is None else found
+
+    def memory(self, key: Hashable, sources: Sequence[Any], shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Where to make an entry that was not found: in the memory of the one that it will replace, which goes."""
+        places = tuple(_place(source) for source in sources)
+        for entry in self._entries.get(key, ()):
+            old = entry.value
+            if (
+                entry.places == places
+                and isinstance(old, Tensor)
+                and (old.shape, old.dtype) == (shape, like.dtype)
+            ):
+                return old
+        return like.new_empty(shape)
 
     def newest(self, key: Hashable) -> Any | None:
         """The value stored last, valid or not: for snapshots."""

@@ -21,6 +21,7 @@ column ``lagrangian`` shows it, and the certificate's descent check checks the s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -90,11 +91,10 @@ class Accelerated:
         self.rho, self.nu = state.rho, state.nu
         self.previous = state.clone_parameters()
         state.predictions = list(state.outputs)  # equal at a feasible point: only the trial is ever swept
-        buffers = [[torch.empty_like(v) for v in state.outputs] for _ in range(2)]
         self._trial = replace(
             state,
-            outputs=buffers[0],
-            predictions=buffers[1],
+            outputs=list(state.outputs),  # lent by the state while attempts are made
+            predictions=[torch.empty_like(v) for v in state.outputs],
             u=torch.empty_like(state.u),
             links=link_factors(engine.chain, state.outputs),
         )
@@ -111,17 +111,34 @@ class Accelerated:
     def iterate(self, state: State, look: Look[Seen]) -> Seen | None:
         objective = self._objective_of(state)
         self.iteration += 1
-        for refused, attempt in enumerate(self._attempts()):
-            tried = self._try(state, attempt, look)
-            # Asked only now: a GPU that is waited for has nothing to do meanwhile
-            reached = float(tried.objective)
-            if reached <= objective:
-                self._accept(state, tried.candidate, attempt, refused > 0)
-                self._known = state, reached
-                seen: Seen = tried.seen
-                return seen
-            self.refused += 1
+        with self._lent_memory(state):
+            for refused, attempt in enumerate(self._attempts()):
+                tried = self._try(state, attempt, look)
+                # Asked only now: a GPU that is waited for has nothing to do meanwhile
+                reached = float(tried.objective)
+                if reached <= objective:
+                    self._accept(state, tried.candidate, attempt, refused > 0)
+                    self._known = state, reached
+                    seen: Seen = tried.seen
+                    return seen
+                self.refused += 1
         return None
+
+    @contextmanager
+    def _lent_memory(self, state: State) -> Iterator[None]:
+        """Within it the state is without variables, and attempts are made in their memory.
+
+        They are the forward pass of its parameters, which no attempt reads or changes: where nothing was accepted, or
+        an attempt was broken off, they are made again. One set of variables less is held, and at no time do two states
+        share one.
+        """
+        state.outputs, state.predictions = [], []
+        try:
+            yield
+        finally:
+            if not state.outputs:
+                state.outputs, state.predictions = list(self._trial.outputs), list(self._trial.outputs)
+                self.engine.resynchronise(state)
 
     def _try(self, state: State, attempt: Attempt, look: Look[Seen]) -> Tried:
         """One attempt. Where launches are recorded, those of its level are replayed: all that changes from one to the
@@ -156,7 +173,7 @@ class Accelerated:
 
     def _records(self, state: State) -> bool:
         """Whether attempts are replayed: then the tensors of the state, and of the trial, stay where they are."""
-        small = sum(v.numel() for v in state.outputs) <= RECORDED_ENTRIES
+        small = sum(v.numel() for v in self._trial.outputs) <= RECORDED_ENTRIES
         return self.engine.how.never_waits(state.u) and small and not self.engine.chain.draws
 
     def _objective_of(self, state: State) -> float:
@@ -187,7 +204,7 @@ class Accelerated:
         return 64 * self.iteration + attempt.level - LOWEST_LEVEL
 
     def _sweep_trial(self, state: State, attempt: Attempt) -> list[Step]:
-        """One sweep of the trial from the resynchronised, extrapolated point; the state itself stays as it is."""
+        """One sweep of the trial from the resynchronised, extrapolated point; the state's parameters stay."""
         return self._sweep_from(state, attempt, attempt.weight, self._inputs(attempt))
 
     def _sweep_from(
@@ -203,10 +220,8 @@ class Accelerated:
         with engine.chain.drawing(self._number_of(attempt), self.fade if attempt.drops else 0.0):
             seen.resynchronise(trial)
             gradients: list[Tensor | None] | None = None
-            if not engine.penalty.is_zero:  # those of blocks without a penalty are not kept
-                pairs = zip(seen.output_gradients(trial), engine.chain, strict=True)
-                gradients = [gradient if block.penalised else None for gradient, block in pairs]
-                del pairs
+            if not engine.penalty.is_zero:
+                gradients = seen.output_gradients(trial, [bool(block.penalised) for block in engine.chain])
             # The links of the trial are not those of the candidate, so ties say nothing about it
             return [step._replace(link=None) for step in seen.sweep(trial, gradients)]
 
@@ -238,9 +253,8 @@ class Accelerated:
             for old, p, new in zip(self.previous, state.params, candidate.params, strict=True):
                 for name in p:  # handed on, not copied: the next attempt makes tensors of its own
                     old[name], p[name] = p[name], new[name]
-            state.outputs, trial.outputs = candidate.outputs, state.outputs
-            state.predictions = list(state.outputs)
             state.u, trial.u = candidate.u, state.u
+        state.outputs, state.predictions = list(candidate.outputs), list(candidate.outputs)
         state.curvatures = trial.curvatures
         state.rho, state.nu = 2.0**attempt.level * self.rho, 2.0**attempt.level * self.nu
         self.momentum = attempt.momentum + 1
@@ -259,7 +273,7 @@ class Accelerated:
             for params in (self.previous, state.params, candidate.params)
         )
         torch._foreach_copy_(old, now)
-        torch._foreach_copy_([*now, *state.outputs, state.u], [*new, *candidate.outputs, candidate.u])
+        torch._foreach_copy_([*now, state.u], [*new, candidate.u])
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {

@@ -43,7 +43,8 @@ class BatchSweep:
         self.engine, self.options, self.n_samples = engine, options, n_samples
         jumps, own = engine.chain.has_jumps, options.smoothing
         self.smoothing = default_smoothing(n_samples, jumps=jumps) if own is None else own
-        self.stretch, self.largest_change = options.bounds(jumps)
+        finite = any(block.weight_set is not None for block in engine.chain)
+        self.stretch, self.largest_change = options.bounds(jumps=jumps, finite=finite, n_samples=n_samples)
         self.params = params
         self.average = [{name: p.clone() for name, p in block.items()} for block in params]
         self.running: dict[int, RunningBlock] = {}
@@ -72,7 +73,7 @@ class BatchSweep:
         """The sweep of one batch, its parts executed by ``run``; ``renewed`` says whether the metric is.
 
         A heavy sweep observes its inputs and measures its length, the others go on with what was found before. The
-        first metric is made from the first batch for want of another.
+        first metric is made from the first batch alone.
         """
         if renewed and not first:
             run("refactor", self.refactor)

@@ -45,11 +45,16 @@ class Recomputed:
 class Certificate:
     """The verdict on a run; ``str()`` says it in words, ``to_dict()`` for machines.
 
+    ``covered``: the theory applies (rho > 2H and more). ``lagrangian``, ``primal_residual``, ``dual_optimality`` and
+    ``stationarity`` are those of the end, as reported and as recomputed from raw data in float64; they agree within
+    ``agreement_tolerance``. ``smallest_c2``: the smallest C_2 of Property 2; ``c_k``: the smallest squared step of k
+    iterations, and ``k_c_k`` k times that (Theorem 3). ``resolved``: rounding is below what was to be seen.
+
     Attributes that end in ``_violations`` list the iterations (from 1) where a promise did not hold beyond
     rounding. ``exempt`` lists iterations the theory says nothing about: the first, where the start did not obey
     Lemma 2, and those at which rho changed. ``H_estimated`` says that H is no constant of the loss but an estimate
     from the targets (:func:`dladmm.losses.estimated`): then what is claimed of the run is as good as the estimate.
-    ``coercive`` says that the penalty grows with W, ``all_penalised`` that it speaks of every parameter: both together
+    ``coercive`` says that the penalty grows with W, ``all_penalised`` that it includes every parameter: both together
     guarantee Property 1. ``tie_margin`` says how far the last z-updates are from ties, where their argmin jumps
     (:meth:`dladmm.activations.base.Activation.tie_margin`); None where it was not measured.
     ``sampled``: extreme curvatures found of a loss of one's own. ``restored``: the iteration whose network was put
@@ -100,7 +105,7 @@ class Certificate:
 
     @property
     def monotone(self) -> bool:
-        """Property 2, first half: the Lagrangian fell at every iteration it speaks of."""
+        """Property 2, first half: the Lagrangian fell at every iteration that is not exempt."""
         return not self.descent_violations
 
     @property
@@ -133,7 +138,7 @@ class Certificate:
         return self.covered and seen and whole and self.iterations > 0
 
     def save(self, path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> None:
-        """Write claims and the tensors they speak of to a file that ``dladmm verify`` checks (docs/certificates.md).
+        """Write claims and the tensors they are about to a file that ``dladmm verify`` checks (docs/certificates.md).
 
         ``data`` is an npz file to write the training data to, as they were given.
         """

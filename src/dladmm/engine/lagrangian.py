@@ -1,4 +1,4 @@
-"""The augmented Lagrangian of a problem, and the residuals that the theory speaks of.
+"""The augmented Lagrangian of a problem, and the residuals of the theory.
 
 Equation 1, and its counterparts for Problems 2 and 6::
 
@@ -192,7 +192,7 @@ class MeasuredProblem(Problem):
         return None if float(found) == math.inf else -float(found)
 
     def all_penalised(self, state: State) -> bool:
-        """Whether the penalty speaks of every parameter: biases are not penalised unless that was asked for."""
+        """Whether every parameter is penalised: biases are only with ``penalise_bias``."""
         return all(set(params) <= set(self.penalised(l)) for l, params in enumerate(state.params))
 
     def largest_entry(self, state: State) -> float:

@@ -1,7 +1,7 @@
 """What a run's tensors will take at their peak, known before it begins, and how many rows fit a limit.
 
 Counted is what the run makes, above X and y as they were given. Of N rows it holds, for every link of the chain, the
-variable and its prediction (accelerated mode: those of the trial and the variable of the last accepted point), u and
+variable and its prediction (accelerated mode: those of the trial, where the variables of the accepted point lie), u and
 the targets. Beside them there are matrices with the size of the parameters, Gram matrices in float64, and what an
 update works with: buffers and temporaries of as many rows as are worked on at once. Only the last shrink when
 ``max_memory`` asks for it. docs/memory.md has the formula in words.
@@ -104,8 +104,7 @@ class Needs:
     @property
     def most_rows(self) -> int:
         """More rows at once are no faster."""
-        widest = max(self._n_in, *self._widths)
-        return max(FEWEST_ROWS, (WHOLE if self.on_gpu else CHUNK) // widest)
+        return max(FEWEST_ROWS, (WHOLE if self.on_gpu else CHUNK) // max(self._n_in, *self._widths))
 
     # What is held all the time ---------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ class Needs:
     def _held(self) -> int:
         """Inputs, variables, predictions, u, targets, parameters, and the buffers of the updates."""
         o, N, size = self.options, self.n_rows, self._size
-        links = (3 if self._accelerated else 2) * sum(self._widths)
+        links = 2 * sum(self._widths)
         ends = (3 if self._accelerated else 2) * self._outputs + self.counts
         copies = held_out = 0
         if self.at_once is None:
@@ -158,8 +157,7 @@ class Needs:
             held_out = self.n_validation * self._n_in * int(self.cast or o.scale_inputs)
             links += self._copied
         entries = N * (links + ends + copies * self._n_in) + held_out + self.n_validation * self._outputs
-        entries += (4 if self._accelerated else 2) * self._parameters
-        entries += self._buffers
+        entries += (4 if self._accelerated else 2) * self._parameters + self._buffers
         return entries * size + (8 * N if o.dropout > 0 else 0)
 
     @property
@@ -203,8 +201,10 @@ class Needs:
 
     @property
     def _gradients(self) -> int:
-        """Accelerated mode with a penalty: the gradient of R in every link."""
-        return 0 if self.penalty.is_zero else self.n_rows * sum(self._widths) * self._size
+        """Accelerated mode with a penalty: the gradient of R in the outputs of all W; through f it is made in place."""
+        jumps = 0 if all(block.continuous for block in self.chain) else max(self._widths)
+        entries = self.n_rows * (sum(block.n_out for block in self._affine) + jumps)
+        return 0 if self.penalty.is_zero else entries * self._size
 
     @property
     def _inputs(self) -> int:

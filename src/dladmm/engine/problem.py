@@ -259,19 +259,6 @@ class Problem:
             self.chain.blocks[l].write_forward(state.params[l], state.outputs[l - 1], state.predictions[l])
         return state
 
-    @torch.no_grad()
-    def output_gradients(self, state: State) -> list[Tensor]:
-        """``dR/dV_l`` of every link at a feasible state, handed down from block to block by the chain rule."""
-        blocks = self.chain.blocks
-        gradient = self.risk.gradient(state.outputs[-1])
-        gradients = [gradient]
-        for l in range(len(blocks) - 1, 0, -1):
-            pull_back = partial(blocks[l].pull_back, state.params[l], work=self.work(l))
-            inputs = state.outputs[l - 1], state.predictions[l], gradient
-            gradient = concatenated(self.chunk_rows, pull_back, *inputs)
-            gradients.insert(0, gradient)
-        return gradients
-
     def observe(self, params: Sequence[Params], outputs: Sequence[Tensor] | None = None) -> list[Params]:
         """Renew the statistics of blocks that have them, by ``observed`` rows or by x; the parameters to hand out.
 
@@ -289,7 +276,7 @@ class Problem:
         return sum(values, zero)
 
     def penalised(self, l: int) -> tuple[str, ...]:
-        """The parameters of block l that the penalty speaks of."""
+        """The penalised parameters of block l."""
         block = self.chain.blocks[l]
         biased = self.options.penalise_bias and getattr(block, "bias", False)
         return (*block.penalised, "b") if biased else block.penalised

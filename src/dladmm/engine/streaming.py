@@ -82,7 +82,7 @@ class Streaming:
         self.batches_in_pass = batches.batches_per_pass() or 0
         """0 where only the end of the first pass tells."""
         self.samples_seen = 0.0
-        """In the first pass, while nobody knows how many there will be."""
+        """In the first pass, before the number of batches is known."""
         self.next_factoring = 1
         self.after_batch: Callable[[], bool] | None = None
         """Asked after every batch; False ends the run in the middle of the pass."""

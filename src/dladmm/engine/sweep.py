@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dladmm.blocks import Anchor, Step, Term, Work
+from dladmm.blocks import Anchor, Block, Step, Support, Term, Work
 from dladmm.compute.chunks import concatenated
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
 from dladmm.compute.workspace import UpdatePlan
@@ -39,12 +39,12 @@ class Engine(MeasuredProblem):
         self._plans: dict[Hashable, list[tuple[Update, UpdatePlan]]] = {}
 
     @torch.no_grad()
-    def sweep(self, state: State, gradients: Sequence[Tensor | None] | None = None) -> list[Step]:
+    def sweep(self, state: State, gradients: list[Tensor | None] | None = None) -> list[Step]:
         """One iteration: the updates of the schedule, then ``r = V_n - g_n`` and ``u += rho r``.
 
         ``gradients`` are those of R at a feasible state (:meth:`output_gradients`). With them, the penalty of a block
         counts by the share of that gradient which reaches the block when it is updated first, in the backward sweep, so
-        that the two keep the proportion they have in the true objective.
+        that the two keep the proportion they have in the true objective. The list gives them up as they are used.
         """
         steps: list[Step] = []
         penalties: list[Regularizer] = [self.penalty_of(l) for l in range(len(self.chain))]
@@ -56,18 +56,40 @@ class Engine(MeasuredProblem):
                 continue
             l = update.link
             block, v, term = self.chain.blocks[l], self.input(state, l), self.term(state, l)
-            work = self._work_of(state, l, update, plan, sweep_values)
+            work = self._work_of(state, l, update, plan, sweep_values, shared=gradients is not None)
             gradient = None if gradients is None or l in shared else gradients[l]
-            if gradient is not None and block.penalised:
+            if gradients is not None and gradient is not None and block.penalised:
                 shared.add(l)
                 share, _ = self.comm.at_once(
                     partial(gradient_share, term, gradient, self.work(l)),
                     partial(block.fetch_sums, v, term, work),
                 )
                 penalties[l] = self.penalty_of(l).times(share)
+                gradients[l] = gradient = None
             steps += block.update_parameters(state.params[l], v, term, penalties[l], work)
         state.u.add_(state.residual, alpha=state.rho)
         return steps
+
+    @torch.no_grad()
+    def output_gradients(self, state: State, wanted: Sequence[bool] | None = None) -> list[Tensor | None]:
+        """``dR/dV_l`` of every link at a feasible state, handed down from block to block by the chain rule.
+
+        ``wanted`` says of which links they are kept, None is all; the others' are None.
+        """
+        blocks = self.chain.blocks
+        gradient = self.risk.gradient(state.outputs[-1])
+        gradients: list[Tensor | None] = [gradient if wanted is None or wanted[-1] else None]
+        first = 0 if wanted is None else wanted.index(True) if True in wanted else len(blocks)
+        for l in range(len(blocks) - 1, first, -1):
+            pull_back = partial(blocks[l].pull_back, state.params[l], work=self.work(l))
+            inputs = state.outputs[l - 1], state.predictions[l], gradient
+            if gradients[0] is None and _keeps_entries(blocks[l]):
+                for some in self.work(l).parts(*inputs):  # in the memory of the gradient that nobody keeps
+                    some[-1].copy_(pull_back(*some))
+            else:
+                gradient = concatenated(self.chunk_rows, pull_back, *inputs)
+            gradients.insert(0, gradient if wanted is None or wanted[l - 1] else None)
+        return [None] * (len(blocks) - len(gradients)) + gradients
 
     def largest_product(self, state: State, batches: Batches | None) -> float:
         """Multiplications of the largest product of a sweep; infinite where the rows of its batches are not known."""
@@ -102,10 +124,16 @@ class Engine(MeasuredProblem):
         return [step._replace(link=l) for step in steps] if plan.in_settled else steps
 
     def _work_of(
-        self, state: State, l: int, update: Update, plan: UpdatePlan, values: dict[Hashable, Any]
+        self,
+        state: State,
+        l: int,
+        update: Update,
+        plan: UpdatePlan,
+        values: dict[Hashable, Any],
+        **further: bool,
     ) -> Work:
-        curvatures = state.curvatures[l]
-        return self.work(l, order=update.order, plan=plan, curvatures=curvatures, sweep_values=values)
+        settings = {"order": update.order, "plan": plan, "curvatures": state.curvatures[l]}
+        return self.work(l, sweep_values=values, **settings, **further)
 
     def carried(self, state: State) -> dict[str, Tensor]:
         """What blocks carry along with this state and cannot compute again bit for bit, by ``link.name``."""
@@ -155,3 +183,8 @@ def last_layer_rate(rho: float, H: float) -> float:
     does not use that R is convex; with both corrected C_1 is positive exactly when ``rho > 2H``, as it claims.
     """
     return rho / 2 - 2 * H**2 / rho
+
+
+def _keeps_entries(block: Block) -> bool:
+    """Whether a gradient is pulled back through the block entry by entry, in any part of the rows alone."""
+    return block.kind == "entrywise" and block.continuous and Support.CHUNKS in block.support

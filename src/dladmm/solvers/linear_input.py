@@ -6,8 +6,9 @@ majorised step of Equations 3 and 16, or conjugate gradients, one sample apart f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from dladmm.compute.passes import ratio, row_squared_norms
@@ -23,9 +24,14 @@ MAX_STEPS, TOLERANCE = 20, 1e-2
 def update_linear_input(
     v: Tensor, apply: Product, adjoint: Product, anchor: Anchor, term: Term, work: Work
 ) -> list[Step]:
-    """Lines 5 and 19 of Algorithm 2, lines 4 and 9 of Algorithm 1: ``apply`` is K, ``adjoint`` its transpose."""
+    """Lines 5 and 19 of Algorithm 2, lines 4 and 9 of Algorithm 1: ``apply`` is K, ``adjoint`` its transpose.
+
+    Both are asked for all samples or for some.
+    """
     c = term.weight / anchor.weight
-    gradient = (v - anchor.value).add_(adjoint(term.residual()), alpha=c)
+    gradient = v - anchor.value
+    for of_some, prediction, target in work.parts(gradient, term.prediction, term.target):
+        of_some.add_(adjoint(prediction - target), alpha=c)
     if work.options.a_solver == "exact":
         return [conjugate_gradients(v, gradient, apply, adjoint, anchor, term, work)]
     return [_majorised(v, gradient, apply, anchor, term, work)]
@@ -56,35 +62,51 @@ def conjugate_gradients(
 
     Every step minimises over all directions so far, so the value falls by half the squared length of the move in the
     subproblem's own metric, however early the loop ends. With nu of the size of c the matrix is well conditioned and
-    a few steps are enough. A last line search keeps that true in float32.
+    a few steps are enough. A last line search keeps that true in float32. Its slope is ``<r_0, move>``, which is the
+    sum of ``alpha_k ||r_k||^2`` because ``<r_0, p_k> = ||r_k||^2``.
+
+    K's products are made part by part; of all samples there are the residual, for which the gradient is given up, the
+    direction and the move alone.
     """
     c = term.weight / anchor.weight
-    r, p = -gradient, -gradient
+    r = gradient.neg_()
+    p, move = r.clone(), torch.zeros_like(v)
     rest = row_squared_norms(r)
+    slope = torch.zeros_like(rest)
 
     def left() -> float:
         """Over all samples, each as often as it counts."""
         return float(work.total((rest if work.counts is None else rest * work.counts[:, 0]).sum())[0])
 
     enough = tolerance**2 * left()
-    move, moved = v.new_zeros(v.shape), term.prediction.new_zeros(term.prediction.shape)
     for step in range(max_steps):
-        product = apply(p)
-        alpha = ratio(rest, row_squared_norms(p) + c * row_squared_norms(product)).to(v.dtype)
-        move.addcmul_(p, like_rows(alpha, p))
-        moved.addcmul_(product, like_rows(alpha, product))
-        if step == max_steps - 1:
-            break
-        r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))
-        previous, rest = rest, row_squared_norms(r)
-        if left() <= enough:
+        more = step < max_steps - 1
+        for rows in work.parts(term.prediction, p, r, move, rest, slope):
+            _advance(rows[1:], c, apply, adjoint if more else None)
+        previous, rest = rest, row_squared_norms(r) if more else rest
+        if not more or left() <= enough:
             break
         p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
-    squared, moved_squared = row_squared_norms(move), row_squared_norms(moved)
-    slope = -(gradient * move).flatten(1).sum(1).double()
-    best = line_search(slope, c * moved_squared + squared)
-    scale = best.to(v.dtype)
-    work.move(v, move.mul_(like_rows(scale, move)))
-    work.move(term.prediction, moved.mul_(like_rows(scale, moved)))
-    counted = best.square() if work.counts is None else best.square() * work.counts[:, 0]
-    return solved_step(squared @ counted, moved_squared @ counted, c, anchor)
+    squared, moved_squared = slope.new_zeros(()), slope.new_zeros(())
+    counts = torch.ones_like(slope) if work.counts is None else work.counts[:, 0].double()
+    for prediction, some, by, falls, weights in work.parts(term.prediction, v, move, slope, counts):
+        moved = apply(by)
+        lengths, moved_lengths = row_squared_norms(by), row_squared_norms(moved)
+        best = line_search(falls, c * moved_lengths + lengths)
+        scale = best.to(v.dtype)
+        work.move(some, by.mul_(like_rows(scale, by)))
+        work.move(prediction, moved.mul_(like_rows(scale, moved)))
+        counted = best.square() * weights
+        squared, moved_squared = squared + lengths @ counted, moved_squared + moved_lengths @ counted
+    return solved_step(squared, moved_squared, c, anchor)
+
+
+def _advance(rows: Sequence[Tensor], c: float, apply: Product, adjoint: Product | None) -> None:
+    """One step along p of some samples; without ``adjoint`` it is the last, after which nobody asks for r."""
+    p, r, move, rest, slope = rows
+    product = apply(p)
+    alpha = ratio(rest, row_squared_norms(p) + c * row_squared_norms(product)).to(p.dtype)
+    move.addcmul_(p, like_rows(alpha, p))
+    slope.addcmul_(alpha.double(), rest)
+    if adjoint is not None:
+        r.sub_(p.add(adjoint(product), alpha=c).mul_(like_rows(alpha, p)))

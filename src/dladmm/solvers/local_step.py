@@ -30,6 +30,28 @@ class Found(NamedTuple):
     rate: Tensor
 
 
+class Known(NamedTuple):
+    """What a caller of :func:`majorised_step` has already.
+
+    Attributes
+    ----------
+    prediction, residual : Tensor
+        At the start; the residual is ``prediction - target``.
+    gradients : list of Tensor
+        Those of :func:`local_gradients`, of ``further`` too.
+    further : callable, optional
+        How much another smooth function of the values rises to those evaluated last.
+    centre : Tensor, optional
+        ``start - anchor.value``.
+    """
+
+    prediction: Tensor
+    residual: Tensor
+    gradients: list[Tensor]
+    further: Callable[[], float] | None = None
+    centre: Tensor | None = None
+
+
 def local_gradients(
     values: list[Tensor], evaluate: Evaluate, term: Term, counts: Tensor | None = None
 ) -> tuple[Tensor, list[Tensor]]:
@@ -90,7 +112,7 @@ def majorised_step(
     term: Term,
     work: Work,
     kind: str,
-    known: tuple[Tensor, list[Tensor]] | None = None,
+    known: Known | None = None,
 ) -> Found:
     """One step ``x+ = point(curvature)`` with the smallest tried curvature that majorises the smooth part there.
 
@@ -99,14 +121,14 @@ def majorised_step(
 
     A term ``(anchor.weight/2)||x - anchor.value||^2`` is part of phi; its own excess is known in closed form, so
     only the difference of the predictions is searched. When the cap is reached nothing moves.
-    Nothing is written: the caller hands what was found to its work. ``known`` are the prediction and the gradients
-    that :func:`local_gradients` would find, where the caller has them.
+    Nothing is written: the caller hands what was found to its work.
     """
-    own_counts = work.counts if anchor is None else None
-    old, gradients = known or local_gradients(start, evaluate, term, own_counts)
-    if anchor is None:  # parameters, which all samples speak of
+    if known is None:
+        old, gradients = local_gradients(start, evaluate, term, work.counts if anchor is None else None)
+        known = Known(old, old - term.target, gradients)
+    old, residual, gradients, further, centre = known
+    if anchor is None:  # parameters, which are shared by all samples
         gradients = list(work.total(*gradients))
-    residual = old - term.target
     # Of what moves: a sample's variables count as often as it does
     counts = None if anchor is None else work.counts
 
@@ -124,15 +146,15 @@ def majorised_step(
     own = 0.0
     if anchor is not None:
         own = anchor.weight
-        centre = start[0] - anchor.value
-        gradients[0] = gradients[0] + own * centre
+        centre = start[0] - anchor.value if centre is None else centre
+        gradients = [gradients[0].add(centre, alpha=own)]
     zero = torch.zeros((), dtype=torch.float64, device=old.device)
     first = _first_curvature(work, kind, term.weight, own, leaps=point is None)
-    if lengths(sum(float(squared_norm(g)) for g in gradients))[0] == 0.0:
+    straight = sum(float(squared_norm(g, counts)) for g in gradients)
+    if lengths(straight)[0] == 0.0:
         return Found(start, None, zero, torch.full_like(zero, first / 2))
     values, new, tried = start, old, Trial(0.0, 0.0, 0.0)
-    straight = sum(float(squared_norm(g, counts)) for g in gradients) if point is None else 0.0
-    towards = _inner(gradients[0], centre, counts) if point is None and anchor is not None else 0.0
+    towards = _inner(gradients[0], centre, counts) if point is None and centre is not None else 0.0
 
     @torch.no_grad()
     def trial(curvature: float) -> Trial:
@@ -144,13 +166,15 @@ def majorised_step(
         new = evaluate(values)
         change, gap = (_rooted(x, work.counts) for x in (new - old, residual))
         rise = term.weight / 2 * float(rise_of_square(change, gap))
+        if further is not None:
+            rise += further()
         if point is None:
             linear, squared = -straight / curvature, straight / curvature / curvature  # without overflow
             rise += own * (squared / 2 - towards / curvature)
         else:
             moves = [moved - x for moved, x in zip(values, start, strict=True)]
             pairs = zip(gradients, moves, strict=True)
-            if anchor is not None:
+            if centre is not None:
                 rise += own * _inner(moves[0], centre + moves[0] / 2, counts)
             linear = sum(_inner(g, move, counts) for g, move in pairs)
             squared = sum(float(squared_norm(move, counts)) for move in moves)
@@ -168,9 +192,7 @@ def majorised_step(
         work.curvatures[kind] = max(min(tried.curvature, curvature), curvature / LONGER)
     else:
         work.curvatures[kind] = curvature
-    moves = zip(values, start, strict=True)
-    (squared,) = lengths(sum(float(squared_norm(moved - x, counts)) for moved, x in moves))
-    return Found(values, new, zero + squared, torch.full_like(zero, curvature / 2))
+    return Found(values, new, zero + tried.squared, torch.full_like(zero, curvature / 2))
 
 
 def _rooted(x: Tensor, counts: Tensor | None) -> Tensor:

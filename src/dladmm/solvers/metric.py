@@ -38,7 +38,7 @@ On a GPU they are none at any width: a step takes as long as its launches, of wh
 """
 
 INPUTS_PER_DIRECTION = 16
-"""A thin metric knows a direction for every 16 inputs.
+"""A thin metric has one direction per 16 inputs.
 
 The k-th eigenvalue of C is at most ``trace / k``. So an eigenvalue that is left out is at most 16 times the mean one,
 1.6 t with the damping of streaming mode, and on real inputs, whose eigenvalues fall quickly, a small part of t.

@@ -28,10 +28,10 @@ class Step(NamedTuple):
     """One variable's move: its squared length and the decrease of the Lagrangian the theory promises for it.
 
     The Lagrangian falls by at least ``rate * squared``; ``rate`` is the paper's theta/2, tau/2, nu/2 ... and
-    ``None`` where only "does not rise" is promised (the hidden z_l, whose length nobody needs then). ``own`` says that
-    both speak of this process's rows alone; over all ranks ``squared`` and ``rate * squared`` add up.
+    ``None`` where only "does not rise" is promised (the hidden z_l, whose length is not needed then). ``own`` says that
+    both are sums over this process's rows alone; over all ranks ``squared`` and ``rate * squared`` add up.
 
-    ``tie`` is ``||v - value||^2`` of the anchor once v has moved, of this process's rows, where the update knows it;
+    ``tie`` is ``||v - value||^2`` of the anchor once v has moved, of this process's rows, where the update computes it;
     ``link`` is the number of that link, set where nothing moves it any more before the iteration ends.
     """
 
@@ -98,7 +98,7 @@ class SubproblemOptions:
     ``tau_per_sample``
         Quadratic a only: one tau per row instead of one for all (the paper allows a vector).
     ``penalise_bias``
-        The l2 penalty speaks of the biases too, as Property 1 needs it (docs/theory.md); MLPs in convergent mode.
+        The l2 penalty includes the biases, as Property 1 needs it (docs/theory.md); MLPs in convergent mode.
     ``w_penalty``
         ``"prox"``: the penalty on W is added to the majoriser, as in Equations 9, 11, 19 and 20. ``"gradient"``: it is
         majorised too, by its gradient, as in the authors' GCN script; for graphs.

@@ -247,7 +247,7 @@ def _exact_proximal_W(params: Params, d: Tensor, A: Operator, penalty: Regulariz
 
 
 def plus_penalty(d: Tensor, W: Tensor, strength: float | Tensor | None, weight: float) -> Tensor:
-    """``d + (strength/weight) W``, in the caller's d; a strength that only the device knows is not asked for."""
+    """``d + (strength/weight) W``, in the caller's d; a strength that is a tensor on the device stays there."""
     if isinstance(strength, Tensor):
         return d.add_(W * (strength / weight))
     return d.add_(W, alpha=strength / weight) if strength else d
