@@ -24,7 +24,7 @@ from dladmm.activations import (
     Step,
     Tanh,
 )
-from dladmm.activations.piecewise import Piece
+from dladmm.activations.piecewise import Piece, _below
 
 F64 = torch.float64
 
@@ -113,3 +113,10 @@ def test_jets_are_three_derivatives(f) -> None:
     for lower, higher in (("f", "f1"), ("f1", "f2")):
         slope = (getattr(f.jet(z + 1e-6), lower) - getattr(f.jet(z - 1e-6), lower)) / 2e-6
         torch.testing.assert_close(getattr(jet, higher), slope, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_number_below_is_not_subnormal(dtype):
+    tiny = torch.finfo(dtype).tiny
+    assert [_below(x, dtype) for x in (tiny, tiny / 2, 0.0, -tiny / 2)] == [0.0, 0.0, -tiny, -tiny]
+    assert _below(1.0, dtype) == 1 - torch.finfo(dtype).eps / 2

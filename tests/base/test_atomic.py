@@ -12,7 +12,7 @@ import torch
 
 from dladmm import DataError
 from dladmm.base import atomic
-from dladmm.base.atomic import NotFlushed, replacing
+from dladmm.base.atomic import NotFlushed, _host, remove_orphans, replacing
 from dladmm.base.container import load, save
 
 
@@ -77,3 +77,13 @@ def test_a_folder_that_cannot_be_flushed_is_said_and_the_file_is_there(tmp_path,
         save(tmp_path / "file", "model", {"x": torch.zeros(2)}, {})
     assert "Nothing was changed" not in str(found.value)
     assert torch.equal(load(tmp_path / "file", "model")[0]["x"], torch.zeros(2))
+
+
+def test_temporary_files_of_other_machines_are_left_alone(tmp_path):
+    """Whether their process still runs is not known here."""
+    dead = 99_999_999
+    own, other = (tmp_path / f".dladmm-{host}-{dead}-ab12.tmp" for host in (_host(), _host()[:-1] + "0x"))
+    own.touch()
+    other.touch()
+    remove_orphans(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [other.name]

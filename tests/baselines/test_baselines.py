@@ -180,11 +180,12 @@ def test_history_result_and_start_are_those_of_dladmm(name):
     own = train(mlp([5, 4, 3]), X, y, max_iter=3, dtype="float64", validation=(X, y), init_scale=1.0)
     other = baselines.train(name, mlp([5, 4, 3]), X, y, max_iter=3, dtype="float64", validation=(X, y))
     assert list(other.history) == list(own.history)
+    # Of regressions, and of dlADMM alone
     for column in set(other.history) - {
         "train_r2",
         "val_r2",
         "z_steps",
-    }:  # of regressions, and of dlADMM alone
+    }:
         assert all(value is not None for value in other.history[column]), column
     assert set(other.certificate.to_dict()) == set(own.certificate.to_dict())
     assert other.status is Status.MAX_ITER

@@ -88,3 +88,12 @@ def test_decisions_and_outputs_of_unseen_rows():
 def test_fewer_than_three_copies_are_refused():
     with pytest.raises(InputError, match="at least 3 copies"):
         CrossFitted(get_loss("squared"), 2, 1)
+
+
+def test_H_is_the_largest_curvature_of_one_copy():
+    """A row counts 1 / (copies - 1) in each copy that sees it, 1 / copies where all do."""
+    loss, z, target, _ = problem("squared", 1)
+    units = torch.eye(COPIES, dtype=torch.float64).repeat_interleave(ROWS, 0).view(COPIES, ROWS, COPIES)
+    curvatures = torch.stack([loss.curvature(z, target, unit) for unit in units])
+    assert float(curvatures.max()) == loss.H == 1 / (COPIES - 1)
+    assert curvatures[:, -1].tolist() == [1 / COPIES] * COPIES

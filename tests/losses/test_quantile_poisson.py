@@ -95,3 +95,11 @@ def test_predictions_of_counts_stay_finite() -> None:
 def test_errors(make, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_the_least_poisson_deviance_is_zero_on_both_sides_of_the_cap() -> None:
+    loss, y = Poisson(cap=4.0), column(np.array([0.0, 0.5, 3.9, 4.0, 4.1, 9.0, 80.0]))
+    best = torch.where(y <= 4, y.clamp_min(1e-300).log(), np.log(4.0) + (y - 4) / 4)
+    torch.testing.assert_close(loss.rows(best, y), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-10)
+    for apart in (-3.0, -0.1, 0.1, 3.0):
+        assert (loss.rows(best + apart, y) >= 0).all()

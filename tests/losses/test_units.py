@@ -95,3 +95,13 @@ def test_only_an_affine_layer_with_a_bias_can_be_folded_into() -> None:
     assert not foldable({"W": W}, 2)
     assert not foldable({}, 2)
     assert not foldable({"W": W, "b": b}, 3)
+
+
+def test_a_robust_scale_that_is_rounding_alone_is_not_taken() -> None:
+    """More than half of the targets are equal but for their last digits: the scale is the standard one."""
+    y = torch.tensor([1 + 1e-14, 1 - 1e-14, 1 + 3e-14, 1 - 2e-14, 1.0, 5.0, -7.0], dtype=torch.float64)[
+        :, None
+    ]
+    found, known = robust(y), standard(y)
+    assert torch.equal(found.scale, known.scale)
+    assert torch.equal(found.shift, known.shift)

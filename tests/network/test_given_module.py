@@ -188,3 +188,12 @@ def test_forward_hooks_are_refused_by_name(digits):
 def test_lazy_layers_without_a_size_are_refused(digits):
     with pytest.raises(InputError, match="pass a row through it first"):
         train(nn.Sequential(nn.LazyLinear(10)), *digits, max_iter=1)
+
+
+@pytest.mark.parametrize("before", [[], [nn.Flatten()]])
+def test_dropout_of_the_inputs_is_an_option_and_no_layer(before):
+    x, y = torch.randn(12, 2, 2, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    x = x if before else x.flatten(1)
+    network = nn.Sequential(*before, nn.Dropout(0.2), nn.Linear(4, 3))
+    with pytest.raises(InputError, match="begins with dropout of its inputs"):
+        train(network, x, y, mode="accelerated", max_iter=1)

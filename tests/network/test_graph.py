@@ -8,7 +8,8 @@ import torch
 from scipy import sparse
 
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.compute.sparse import RowSums, SparseMatrix, csr_tensor, scipy_matrix
+from dladmm.compute import sparse as sparse_room
+from dladmm.compute.sparse import MANY_COLUMNS, RowSums, SparseMatrix, csr_tensor, scipy_matrix
 from dladmm.network.graph import (
     check_edge_index,
     check_edge_weight,
@@ -145,6 +146,27 @@ def test_row_sums_are_the_product(dtype):
     )
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
+@pytest.mark.parametrize("columns", [MANY_COLUMNS - 1, MANY_COLUMNS, 50])
+def test_products_with_many_columns_are_written_some_rows_at_a_time(monkeypatch, columns, at_once):
+    """Rows without entries among them, alone in their part and beside others, and a factor stored by columns."""
+    rng = np.random.default_rng(0)
+    share = np.array([0.9, 0, 0, 0, 0, 0.1, 0, 1, 0.5, 0, 0.3])
+    dense = rng.normal(size=(11, 40)) * (rng.random((11, 40)) < share[:, None])
+    M = SparseMatrix.of(sparse.csr_array(dense), torch.float32, CPU)
+    right, left = (torch.from_numpy(rng.normal(size=(n, columns))).float() for n in (40, 11))
+    monkeypatch.setattr(sparse_room, "CACHED", at_once * columns)
+    out = torch.full((11, columns), torch.nan)
+    assert M.multiply(right, out) is out
+    expected = dense @ right.double().numpy()
+    assert np.allclose(out.numpy(), expected, atol=1e-5)
+    assert np.allclose(M.T @ left, dense.T @ left.double().numpy(), atol=1e-5)
+    by_columns = right.T.contiguous().T
+    assert torch.equal(M @ by_columns, out)
+    monkeypatch.undo()
+    assert torch.equal(M @ right, out)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_products_on_a_gpu_repeat_bit_by_bit():
@@ -166,3 +188,5 @@ def test_a_matrix_without_entries_or_columns():
         assert torch.equal(matrix @ dense, torch.zeros(5, 2, dtype=torch.float64))
         assert torch.equal(RowSums(matrix.csr) @ dense, torch.zeros(5, 2, dtype=torch.float64))
         assert (matrix.T @ torch.ones(5, 2, dtype=torch.float64)).shape == (shape[1], 2)
+        single = SparseMatrix.of(sparse.csr_array(shape), torch.float32, CPU)
+        assert torch.equal(single @ torch.ones(shape[1], MANY_COLUMNS), torch.zeros(5, MANY_COLUMNS))

@@ -7,10 +7,14 @@ import copy
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from torch import nn
 from torch.nn import functional as F
 
 from dladmm import InputError, train_graph
+from dladmm.blocks import NodeMap, Work
+from dladmm.compute.sparse import SparseMatrix
+from dladmm.solvers.subproblems import SubproblemOptions
 
 
 class GCNConv(nn.Module):
@@ -202,3 +206,19 @@ class GATConv(SAGEConv):
 def test_what_cannot_be_taken_in_is_refused_by_name(graph, make, settings, words):
     with pytest.raises(InputError, match=words):
         train_graph(**graph, model=make(), max_iter=1, **settings)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_map_over_nodes_and_its_adjoint_belong_together(beside):
+    """``<S v, g> = <v, S^T g>``, also where a node's own features stand beside those of its neighbours."""
+    entries = np.array([[0.0, 0.5, 0.0], [0.25, 0.0, 2.0], [0.0, 0.0, 1.0]])
+    block = NodeMap(
+        SparseMatrix.of(sparse.csr_array(entries), torch.float64, torch.device("cpu")), beside=beside
+    )
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    output = block.forward({}, v)
+    g = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    pulled = block.pull_back({}, v, output, g, Work(SubproblemOptions()))
+    torch.testing.assert_close((output * g).sum(), (v * pulled).sum())
+    torch.testing.assert_close(block.push_input({}, v, v, output), output)

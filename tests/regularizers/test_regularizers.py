@@ -216,3 +216,11 @@ def test_penalties_that_have_a_gradient(penalty: Regularizer) -> None:
 def test_penalties_with_kinks_have_none() -> None:
     with pytest.raises(NotImplementedError, match="l1 has no gradient"):
         L1(0.1).gradient(torch.ones(1, 1))
+
+
+def test_a_sign_takes_up_the_gradients_that_push_outside_alone():
+    signs = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, 1.0, 1.0], dtype=torch.float64)
+    W = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 2.0, -2.0], dtype=torch.float64)
+    g = torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0, 3.0, 3.0], dtype=torch.float64)
+    expected = [0.0, 3.0, 3.0, 0.0, 3.0, 3.0, float("inf")]
+    assert Signed(signs).stationarity(W, g).tolist() == expected

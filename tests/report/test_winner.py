@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from dladmm import InputError
 from dladmm.report import read_report, render
 from dladmm.report.curves import DASHES, PALETTE, dash_of, figures_of
+from dladmm.report.data import Run
 from dladmm.report.groups import group_runs
 from dladmm.report.markup import FOLDED_FROM
 from dladmm.report.winner import MEASURES, levels_of, measure_of, ranked, seconds_to
@@ -159,3 +161,20 @@ def test_a_streaming_run_has_no_panel_of_promises_and_cross_fitted_figures_are_o
     assert "Training objective" in labels
     assert "Residuals" not in labels
     assert "What the theory speaks of" not in labels
+
+
+def test_a_level_is_reached_when_it_is_not_fallen_short_of_and_by_all_runs():
+    def run(values):
+        columns = {"seconds": [1.0, 2.0, 4.0], "val_accuracy": values}
+        return SimpleNamespace(status="MAX_ITER", column=columns.__getitem__)
+
+    exact, never = run([0.5, 0.9, 0.95]), run([0.1, 0.2, 0.3])
+    assert seconds_to(SimpleNamespace(runs=[exact, exact]), "val_accuracy", 0.9) == 2.0
+    assert seconds_to(SimpleNamespace(runs=[exact, never]), "val_accuracy", 0.9) is None
+
+
+@pytest.mark.parametrize("lacking", [None, "monotone", "bounded", "agrees"])
+def test_a_safeguarded_run_fell_stayed_finite_and_agrees(lacking):
+    certificate = {name: name != lacking for name in ("accelerated", "monotone", "bounded", "agrees")}
+    run = Run("r", {}, "MAX_ITER", "", {"iteration": [1.0]}, certificate, (), {})
+    assert run.verdict == ("safeguarded" if lacking is None else "not safeguarded")

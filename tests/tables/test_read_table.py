@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dladmm import DataError, InputError
-from dladmm.tables import read, read_table
+from dladmm.tables import Frame, read, read_table
+from dladmm.tables.frame import typed
 
 ADULT = """age,workclass,fnlwgt,education,sex,capital-gain,y
 39, State-gov,77516, Bachelors, Male,2174, <=50K
@@ -247,3 +248,20 @@ def test_damaged_bytes_raise_our_own_errors(write):
             assert found[0] == found[1]
         else:
             same(*found)
+
+
+def test_the_first_of_two_separators_that_fit_alike_is_taken(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b;c\n1,2;3\n4,5;6\n")
+    assert read_table(tmp_path / "t.csv").names == ["a", "b;c"]
+
+
+def test_numbers_among_mostly_words_are_words():
+    numbers, words = [str(k) for k in range(30)], [f"w{k % 9}" for k in range(40)]
+    assert typed("x", numbers + words, "t.csv").dtype == object
+    with pytest.raises(DataError, match="is not a finite number, but 30 of 40 cells are"):
+        typed("x", numbers + words[:10], "t.csv")
+
+
+def test_whole_targets_beyond_what_float64_counts_stay_as_they_are():
+    for largest, kind in ((2.0**53 - 1, np.int64), (2.0**53, np.float64), (2.0**60, np.float64)):
+        assert Frame({"y": np.array([1.0, largest])}, 2).values_of("y").dtype == kind

@@ -149,3 +149,16 @@ def test_a_level_with_exactly_enough_rows_has_a_column():
     assert TableEncoder.fit(frame(c=text(*values))).outputs == ["c=a", "c=three", "c (other)"]
     values = ["a"] * 1981 + ["ten"] * 10 + ["nine"] * 5 + ["few"] * 4
     assert TableEncoder.fit(frame(c=text(*values))).outputs == ["c=a", "c=ten", "c (other)"]
+
+
+def test_a_rare_level_that_would_share_with_nobody_has_its_own_column():
+    one = Frame({"c": text(*["a"] * 500 + ["b"] * 499 + ["r"])}, 1000)
+    assert TableEncoder.fit(one).outputs == ["c=a", "c=b", "c=r"]
+    two = Frame({"c": text(*["a"] * 500 + ["b"] * 498 + ["r", "s"])}, 1000)
+    assert TableEncoder.fit(two).outputs == ["c=a", "c=b", "c (other)"]
+
+
+def test_text_that_hardly_repeats_is_encoded_where_that_was_asked_for():
+    frame = Frame({"id": text(*[f"n{k}" for k in range(60)]), "x": np.arange(60.0)}, 60)
+    assert TableEncoder.fit(frame).outputs == ["x"]
+    assert len(TableEncoder.fit(frame, keep=["id"]).outputs) == 50 + 1 + 1

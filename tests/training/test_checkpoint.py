@@ -8,6 +8,7 @@ import os
 import pickle
 import shutil
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from dladmm import Callback, DataError, InputError, Status, mlp
 from dladmm.callbacks import Checkpoint, EarlyStopping
 from dladmm.training.checkpoint import (
     CheckpointWarning,
+    _keyed,
     checkpoints,
+    iteration_of,
     latest,
     load_training,
     resume_training,
@@ -269,3 +272,19 @@ def test_a_resumed_run_knows_where_it_began(blobs):
         train(mlp([5, 3]), X, y, callbacks=[Taken(taken.taken, iteration="dladmm accelerated")], **settings)
     with pytest.raises(InputError, match="does not fit this run's data, network or dtype: outputs"):
         train(mlp([5, 3]), X, y, callbacks=[Taken(taken.taken)], dtype="float64", **settings)
+
+
+def test_the_newest_checkpoint_is_that_of_the_highest_iteration(tmp_path):
+    for number in ("000009", "999999", "1000000", "000010"):
+        (tmp_path / f"checkpoint-{number}.dladmm").touch()
+    assert [iteration_of(path) for path in checkpoints(tmp_path)] == [1_000_000, 999_999, 10, 9]
+
+
+def test_callbacks_of_one_class_have_states_of_their_own():
+    first, second, third = (
+        type("One", (Callback,), {}),
+        type("Two", (Callback,), {}),
+        type("One", (Callback,), {}),
+    )
+    trainer = SimpleNamespace(callbacks=[first(), second(), third(), second()])
+    assert [key for key, _ in _keyed(trainer)] == ["One.0", "Two.0", "One.1", "Two.1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,3 +181,11 @@ def test_a_fingerprint_is_of_the_numbers_however_they_lie(given, monkeypatch):
     assert (fingerprint(X[:5]) + fingerprint(X[5:], first_row=5)) % identity.SIZE == whole, "of ranks' rows"
     assert fingerprint(X[:, ::-1]) != whole, "columns have their places"
     assert fingerprint(X[::-1]) != whole, "and rows theirs"
+
+
+def test_a_run_is_compared_where_both_sides_say_of_which_data():
+    known, unknown = {"X": {"shape": [2, 2], "fingerprint": "0"}}, {}
+    for then, now, compared in ((known, known, True), (unknown, known, False), (known, unknown, False)):
+        before = {"data": then, "options": {}, "problem": {}, "library": identity.__version__}
+        trainer = SimpleNamespace(known_by=before | {"data": now}, comm=SimpleNamespace(rank=0))
+        assert identity.check_same_run(before, trainer) is compared

@@ -73,9 +73,8 @@ def test_the_others_learn_from_training_rows_alone():
     rng = np.random.default_rng(3)
     x = torch.from_numpy(rng.normal(size=(80, 3)))
     loss = get_loss("cross_entropy")
-    labels = torch.cat(
-        [torch.zeros(30), torch.ones(10), torch.ones(40)]
-    ).long()  # the judged rows are all of class 1
+    # The judged rows are all of class 1
+    labels = torch.cat([torch.zeros(30), torch.ones(10), torch.ones(40)]).long()
     target = loss.encode(labels, 2, torch.float64)
     found = standing(loss, target[40:], target[40:], x[40:], "40 rows", (x[:40], target[:40]))
     assert found.constant == 0.0

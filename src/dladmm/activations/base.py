@@ -23,6 +23,9 @@ class Activation(Named, ABC):
     continuous: ClassVar[bool] = True
     """False for functions with jumps: Assumption 1 of the paper cannot hold for them, descent still does."""
 
+    closed_form: ClassVar[bool] = False
+    """Whether :meth:`argmin` is a formula; otherwise it searches, and a device is asked for results meanwhile."""
+
     @property
     def n_levels(self) -> int:
         """Number of levels of a step function (2 for sign); 0 for functions without jumps."""

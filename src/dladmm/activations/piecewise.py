@@ -37,6 +37,8 @@ class PiecewiseLinear(Activation):
     right, and the piece on the left ends at the largest floating-point number below the jump.
     """
 
+    closed_form: ClassVar[bool] = True
+
     @abstractmethod
     def pieces(self) -> list[Piece]:
         """The pieces from left to right; the first starts at -infinity."""

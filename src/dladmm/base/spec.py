@@ -6,7 +6,7 @@ A *spec* is what such an object looks like in a JSON file: ``{"name": "leaky_rel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeVar, cast
@@ -117,3 +117,8 @@ def plain_values(value: Any, otherwise: Callable[[Any], str] = str) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return value if isinstance(value, float) and math.isfinite(value) else otherwise(value)
+
+
+def is_several(value: Any) -> bool:
+    """Whether something can be iterated over; an array of no dimensions says so and cannot."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0

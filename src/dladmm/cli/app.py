@@ -85,9 +85,8 @@ def main() -> None:
 
 
 def _message_and_code(error: Exception) -> tuple[str, int]:
-    if (
-        isinstance(error, DladmmError) and type(error).__name__ == "DistributedError"
-    ):  # without importing torch
+    # By its name: importing the class would import torch
+    if isinstance(error, DladmmError) and type(error).__name__ == "DistributedError":
         return str(error), 1
     if isinstance(error, DladmmError):
         return str(error), 2

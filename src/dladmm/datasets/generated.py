@@ -20,7 +20,10 @@ Integers = NDArray[np.int64]
 
 
 def moons(*, n_samples: int = 1000, n_test: int = 200, noise: float = 0.1, seed: int = 0) -> ImageData:
-    """Two interleaving half circles with Gaussian noise of deviation `noise`: an ImageData with 2 features."""
+    """Two interleaving half circles with Gaussian noise of deviation `noise`: an ImageData with 2 features.
+
+    `n_samples` rows in all, of which `n_test` are for testing, drawn with `seed`.
+    """
     y, rng = _balanced(n_samples, 2, seed)
     angle = np.pi * rng.random(len(y))
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -37,7 +40,10 @@ def spirals(
     noise: float = 0.02,
     seed: int = 0,
 ) -> ImageData:
-    """`n_classes` interleaved spiral arms of `turns` turns, with Gaussian noise: an ImageData with 2 features."""
+    """`n_classes` interleaved spiral arms of `turns` turns, with Gaussian noise: an ImageData with 2 features.
+
+    `n_samples` rows in all, of which `n_test` are for testing, drawn with `seed`.
+    """
     n_classes = whole_number(n_classes, "n_classes", least=2)
     turns = bounded_number(turns, "turns", most=100.0)
     y, rng = _balanced(n_samples, n_classes, seed)

@@ -1,4 +1,4 @@
-"""The base class of all losses, targets as they want them, and the risk R(z_L; y) of a run."""
+"""The base class of all losses, the encoding of targets, and the risk R(z_L; y) of a run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Loss(Named, ABC):
         """The targets y in the form this loss works on, shape (N, n_outputs); raises InputError for invalid y."""
 
     def units(self, target: Tensor, weight: Tensor | None = None, comm: Communicator = ALONE) -> Units | None:
-        """The units in which this loss wants its targets; None where they stay as they are, as classes do.
+        """The units in which targets are trained on; None where they stay as they are, as classes do.
 
         ``target`` (N, n_outputs) is what :meth:`encode` returned, ``weight`` (N, 1) says how often rows count, and
         ``comm`` names the ranks that hold the other rows.

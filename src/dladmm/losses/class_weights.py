@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
-from dladmm.base.spec import number
+from dladmm.base.spec import is_several, number
 
 
 def positive(name: str, values: Any) -> tuple[float, ...]:
     """The numbers as a tuple of positive floats."""
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes)) or not is_several(values):
         raise InputTypeError(f"{name} must be a list of numbers; got {values!r}")
     found = tuple(number(name, float(each), low=0.0, strict=True) for each in values)
     if not found:

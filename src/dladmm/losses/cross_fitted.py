@@ -41,9 +41,9 @@ class CrossFitted(Loss):
         object.__setattr__(self, "H", self.loss.H / (self.copies - 1))
 
     def targets(self, encoded: Tensor, fold: Tensor) -> Tensor:
-        """Targets from those of the inner loss and the fold of every row (N,); a fold below 0 is nobody's."""
-        learns = fold[:, None] != torch.arange(self.copies, device=fold.device)
-        return torch.cat([encoded, (learns / learns.sum(1, keepdim=True)).to(encoded)], dim=1)
+        """Targets from those of the inner loss and the fold of every row (N,); a fold below 0 belongs to no copy."""
+        learns = (fold[:, None] != torch.arange(self.copies, device=fold.device)).to(encoded)
+        return torch.cat([encoded, learns / learns.sum(1, keepdim=True)], dim=1)
 
     def encode(self, y: Tensor, n_outputs: int, dtype: torch.dtype) -> Tensor:
         raise InputError("the targets of a cross-fitted loss need folds: make them with its method targets.")

@@ -18,7 +18,8 @@ class Multilabel(BinaryLogistic):
     """argmin_z sum_k log(1 + exp z_k) - y_k z_k + (r/2)||z - v||^2, each label by itself; equations (5), (15).
 
     The formulas are those of :class:`~dladmm.losses.BinaryLogistic`, but rows have any number of labels: a prediction
-    is 0 or 1 for each of them. Targets are 0 or 1 (or probabilities) of shape (N, n_outputs).
+    is 0 or 1 for each of them. Targets are 0 or 1 (or probabilities) of shape (N, n_outputs), and ``pos_weight`` is
+    how much a label that is 1 counts, one number or one per label.
     """
 
     name: ClassVar[str] = "multilabel"

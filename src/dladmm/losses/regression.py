@@ -35,7 +35,7 @@ class Regression(Loss):
 
 
 class Robust(Regression):
-    """Base class of the losses that few wild targets shall not sway: nor may those set the scale."""
+    """Base class of the robust losses: outliers among the targets do not set the scale either."""
 
     def units(self, target: Tensor, weight: Tensor | None = None, comm: Communicator = ALONE) -> Units | None:
         return robust(target, weight, comm)

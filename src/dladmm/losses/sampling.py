@@ -70,9 +70,8 @@ def sampled_curvature(loss: Loss, target: Tensor, *points: Tensor) -> Curvature:
         steep = slope.norm(dim=1, keepdim=True)
         far = z.norm(dim=1, keepdim=True) + some.norm(dim=1, keepdim=True)
         shift: Tensor | float = 0.0
-        for step in range(
-            2 * POWER_STEPS
-        ):  # the largest curvature first, then the smallest, shifted by the largest
+        # The largest curvature first, then the smallest, shifted by the largest
+        for step in range(2 * POWER_STEPS):
             direction = LENGTH * direction / direction.norm(dim=1, keepdim=True).clamp_min(1e-300)
             moved = (z + direction) - z  # beside a large z the direction is rounded
             change = loss.gradient(z + moved, some) - slope

@@ -1,6 +1,6 @@
 """Targets of a regression at a common scale, undone in the network's last layer.
 
-A loss of real targets knows in which units it wants them (:meth:`dladmm.losses.Loss.units`): one set of defaults, such
+A loss of real targets defines the units of training (:meth:`dladmm.losses.Loss.units`): one set of defaults, such
 as the bend of Huber's loss, then serves prices and millimetres alike. Training sees ``y' = (y - shift) / scale``; the
 trained network gives y as it came, because its last layer ``W' a + b'`` becomes ``(k W') a + k b' + c``.
 """

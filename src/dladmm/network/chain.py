@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from numbers import Integral
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dladmm.activations import Activation
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.base.spec import is_several
 from dladmm.blocks import (
     Affine,
     BatchNorm,
@@ -191,10 +192,11 @@ MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
 
 def own_settings(chain: Chain) -> dict[str, Any]:
     """The defaults of accelerated mode that change with the chain; explicit options override them."""
-    # Few weights see every pixel, so holes in it are not averaged out: a CNN fits worse and knows no more by them
+    # Few weights see every pixel, so holes in it are not averaged out: a CNN fits worse and generalises no better
     images = {"dropout": 0.0} if _begins_with(chain, Convolution) else {}
     tokens = {"dropout": 0.0} if takes_tokens(chain) else {}  # a dropped token would be another token
-    return images | jump_settings(chain) | tokens
+    steps = {"sweep": "backward"} if any(block.updated_once for block in chain) else {}
+    return images | jump_settings(chain) | tokens | steps
 
 
 def takes_tokens(chain: Chain) -> bool:
@@ -248,7 +250,7 @@ def mlp(widths: Sequence[int], activation: str | Activation = "relu", *, normali
 
 def pairs_of_widths(widths: Sequence[int]) -> list[tuple[int, int]]:
     """Input and output width of every layer, checked."""
-    if not isinstance(widths, Iterable):
+    if not is_several(widths):
         raise InputTypeError(f"widths must be a list of whole numbers, got {widths!r}.")
     sizes = list(widths)
     if len(sizes) < 2:

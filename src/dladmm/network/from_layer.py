@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ def blocks_of(
     for layer in layers:
         if isinstance(layer, _DropoutNd) and layer.p == 0:
             continue
-        if isinstance(layer, nn.Embedding) and any(not isinstance(block, LinearMap) for block in blocks):
+        if isinstance(layer, nn.Embedding) and any(block.kind != "map" for block in blocks):
             raise InputError(f"{layer!r} takes whole numbers: it must be the first layer of the network.")
         sequences = sequences if sample is None else sample.ndim > 2
         sample = _through(layer, sample)
@@ -55,12 +56,12 @@ def blocks_of(
             continue
         # A block with exact updates trains all of its parameters or none; what is frozen in part becomes Generic
         block = Generic(layer) if any(frozen) and not all(frozen) else _block_of(layer)
-        if sequences and isinstance(block, Affine):
-            block = Positionwise(block)
+        if sequences and block.kind == "dense":
+            block = Positionwise(cast(Affine, block))
         if any(frozen) and isinstance(block, (Affine, Positionwise, Convolution, Embedding)):
             block = Frozen(block, {_NAMES[name]: p for name, p in layer.named_parameters()})
         before = blocks[-1] if blocks else None
-        if isinstance(block, Dropout) and type(before) is Elementwise:
+        if block.kind == "dropout" and type(before) is Elementwise:
             blocks[-1] = Dropout(before.activation, layer)  # one link for both
             continue
         blocks.append(block)
@@ -125,8 +126,8 @@ def merge_linear_maps(blocks: list[Block]) -> list[Block]:
     result: list[Block] = []
     waiting: list[LinearMap] = []
     for block in blocks:
-        if isinstance(block, LinearMap):
-            waiting.append(block)
+        if block.kind == "map":
+            waiting.append(cast(LinearMap, block))
             continue
         if waiting and (not result or block.kind in ("dense", "convolution", "positions")):
             result.append(Composed(waiting, block, first=not result))

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ Inputs = TypeVar("Inputs", Tensor, Source)
 
 ROW_LENGTH, STREAMED_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
 """Mean length after scaling: of a sample's features or a patch, of a whole sample in streaming mode, of a node."""
+FAR = 1e4
+"""A mean of so many spreads is far from zero: outputs for unscaled inputs are then compared with those trained."""
 RARITY = 0.15
 """A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
 
@@ -66,24 +68,25 @@ class Scaling:
 
         ``sample_weight`` has shape (N, 1); ``at_once`` is the number of rows to process at once. Inputs on several
         ranks are scaled together. ``sample_length`` is the mean length of a scaled sample; without one rows and patches
-        have the length that accelerated mode wants.
+        have the length that accelerated mode is tuned for.
         """
-        if isinstance(first, Affine) or isinstance(x, Source):
+        if first.kind == "dense" or isinstance(x, Source):
             return cls._of_features(first, x, sample_weight, at_once, comm, sample_length)
         if x.layout != torch.strided:
             return None
-        if isinstance(first, Composed):
-            inner = first.mapped(x)
-            if not first.only_moves_entries(x):
+        if first.kind == "mapped":
+            outer = cast(Composed, first)
+            inner = outer.mapped(x)
+            if not outer.only_moves_entries(x):
                 return None
-            found = cls.fit(first.block, inner, sample_weight, comm=comm, sample_length=sample_length)
+            found = cls.fit(outer.block, inner, sample_weight, comm=comm, sample_length=sample_length)
             if found is None:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
-            placed = [first.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
+            placed = [outer.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
-        if isinstance(first, Convolution):
-            return cls._of_channels(first, x, sample_weight, comm, sample_length)
+        if first.kind == "convolution":
+            return cls._of_channels(cast(Convolution, first), x, sample_weight, comm, sample_length)
         return None
 
     @classmethod
@@ -97,9 +100,9 @@ class Scaling:
         sample_length: float | None,
     ) -> Scaling | None:
         """One shift and scale per feature; ``at_once`` rows are processed at a time."""
-        if not isinstance(first, Affine) or x.ndim > 2 or x.layout != torch.strided:
+        if first.kind != "dense" or x.ndim > 2 or x.layout != torch.strided:
             return None
-        shift = _mean(x, sample_weight, at_once, comm) if first.bias else _zero_shift(x)
+        shift = _mean(x, sample_weight, at_once, comm) if cast(Affine, first).bias else _zero_shift(x)
         deviation = _largest_deviation(x, shift, at_once, comm)
         if first.weight_set is not None:  # whose levels stay levels when one number is folded into them
             deviation = deviation.max().expand_as(deviation).clone()
@@ -108,10 +111,11 @@ class Scaling:
             found: Tensor = torch.linalg.vector_norm((part - shift).div_(deviation), dim=1, keepdim=True)
             return found
 
-        length = _mean(concatenated(at_once, lengths, x), sample_weight, comm=comm) / (
-            sample_length or ROW_LENGTH
-        )
-        return cls(shift, deviation * torch.where(length > 0, length, torch.ones_like(length)))
+        mean = _mean(concatenated(at_once, lengths, x), sample_weight, comm=comm)
+        # A row is 1 long or longer where any feature varies; where none does, lengths are rounding
+        least = 0.5 / len(x) if sample_weight is None and comm.alone else 0.0
+        length = torch.where(mean > least, mean / (sample_length or ROW_LENGTH), torch.ones_like(mean))
+        return cls(shift, deviation * length)
 
     @classmethod
     def _of_channels(
@@ -184,6 +188,11 @@ class Scaling:
             values = x.values() / self.scale[columns]
             return torch.sparse_csr_tensor(x.crow_indices(), columns, values, x.shape, check_invariants=False)
         return (x - self.shift).div_(self.scale)
+
+    @property
+    def far(self) -> bool:
+        """Whether means are so large beside spreads that a network for unscaled inputs may round."""
+        return bool((self.shift.abs() > FAR * self.scale).any())
 
     def fold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for unscaled inputs, from those for scaled inputs.

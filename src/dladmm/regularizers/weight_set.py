@@ -49,7 +49,7 @@ class WeightSet(Regularizer):
         check_setting(self, "per_unit", int, "a whole number >= 1", lambda v: v >= 1, optional=True)
         check_setting(self, "scale", float, "a number > 0", lambda v: v > 0)
         if self.levels is None and self.per_unit is None:
-            raise InputError("a WeightSet needs levels, per_unit or both.")
+            raise InputError("weights: a WeightSet needs levels, per_unit or both.")
 
     def __str__(self) -> str:
         names = {None: "real", 2: "binary", 3: "ternary"}

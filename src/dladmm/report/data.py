@@ -23,7 +23,7 @@ Column = list[float | None]
 HISTORY, METRICS, CERTIFICATE = "history.csv", "metrics.json", "certificate.txt"
 LARGEST_FILE = 64 * 2**20
 PLACES = ("out", "data_dir", "config", "resume")
-"""Settings that are paths on somebody's machine; they are not shown, because pages are shared."""
+"""Settings that are paths on the user's machine; they are not shown, because pages are shared."""
 SOURCES = ("dataset", "csv", "npz", "target")
 
 METHOD_NAMES = {

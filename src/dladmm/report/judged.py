@@ -58,7 +58,7 @@ def _confusion(classes: Sequence[str], counts: Sequence[Sequence[int]], tested: 
 
 
 def _shaded(count: int, total: int) -> TableCell:
-    """Darker for a larger share of the true class; where nobody is, a light zero."""
+    """Darker for a larger share of the true class; cells without rows show a light zero."""
     shade = 0 if count == 0 else max(1, round(SHADES * count / total))
     return TableCell(f"{count:,}", count, numeric=True, kind=f"shade{shade}")
 

@@ -36,7 +36,7 @@ FOLDED_FROM = 9
 
 
 def folded(count: int, kind: str, body: Safe) -> Safe:
-    """The body, or where it speaks of many entries a line that opens it."""
+    """The body; one of many entries is folded behind a line that opens it."""
     if count < FOLDED_FROM:
         return body
     return el("details", el("summary", f"All {count} {kind}"), body, class_="many")

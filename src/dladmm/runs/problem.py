@@ -105,9 +105,8 @@ class Problem:
             network = self.networks[self.network](rows, trainer, hidden, activation)
             problem = (network, rows.x_train, rows.y_train)
             arguments["validation"] = (rows.x_test, rows.y_test)
-            if (
-                rows.task.kind == "regression"
-            ):  # y in the same units for every method, whatever its own default
+            # The same units of y for every method, whatever its own default
+            if rows.task.kind == "regression":
                 arguments = {"scale_targets": True} | arguments
         if trainer not in baselines.METHODS:
             arguments = {"mode": "convergent"} | arguments

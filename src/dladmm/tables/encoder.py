@@ -219,7 +219,7 @@ def _learned(
     enough = min(ENOUGH_ROWS, math.ceil(ENOUGH_SHARE * frame.n_rows))
     own = [each for each in order if counts[each] >= enough][:MOST_LEVELS]
     shared = len(counts) - len(own)
-    if shared == 1 and len(own) < MOST_LEVELS:  # one rare level shares its column with nobody
+    if shared == 1 and len(own) < MOST_LEVELS:  # a single rare level has a column of its own
         own = order
     elif shared:
         notes.append(f"{shared} rare levels of column {name!r} share one input")

@@ -1,4 +1,4 @@
-"""A certificate as a file: what a run claims, as JSON, and the tensors it speaks of (docs/certificates.md).
+"""A certificate as a file: what a run claims, as JSON, and the tensors behind the claims (docs/certificates.md).
 
 The file is that of :mod:`dladmm.base.container`, of kind "certificate"; ``dladmm/verify.py`` reads it with numpy alone
 and computes everything again. What the end of the run is said to be, ``end``, is computed here in float64 from the

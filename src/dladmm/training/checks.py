@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.scipy_sparse import sparse
+from dladmm.base.spec import is_several
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source, reader, slices, viewed
@@ -237,11 +238,10 @@ def check_seed(seed: Any) -> int:
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """The callbacks as a tuple, each checked to be a :class:`~dladmm.Callback`."""
-    several = isinstance(callbacks, Iterable) and not isinstance(callbacks, (str, bytes))
+    several = is_several(callbacks) and not isinstance(callbacks, (str, bytes))
     found = tuple(callbacks) if several else (callbacks,)
-    others = [each for each in found if not isinstance(each, Callback)]
-    if not several or others:
-        wrong = type((others or found)[0]).__name__
+    if not several or (others := [each for each in found if not isinstance(each, Callback)]):
+        wrong = type((others if several else found)[0]).__name__
         raise InputTypeError(f"callbacks must be a list of dladmm.Callback objects, got {wrong}.")
     return found
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.history import Status, Value, settled
-from dladmm.blocks import BatchNorm, Step
+from dladmm.blocks import Step
 from dladmm.compute.chunks import concatenated, few
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
@@ -57,7 +57,7 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
 def _over_all_rows(engine: Engine, state: State, steps: list[Step]) -> tuple[Tensor, Tensor, Energy, Tensor]:
     """Squared lengths and rates of the steps that promise one, energy and Lemma 2's residual.
 
-    Whatever of it speaks of one rank's rows is summed over the ranks in one go.
+    What is computed from one rank's rows is summed over the ranks in one go.
     """
     promised = [(s.squared, s.rate, s.own) for s in steps if s.squared is not None and s.rate is not None]
     squared = torch.stack([s for s, _, _ in promised])
@@ -125,16 +125,16 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
     predict = partial(engine.chain.predict, state.params)
     feasible = state.predictions[-1] is state.outputs[-1]  # then its outputs are those of the network,
     own = engine.observed is None  # also behind statistics, where those are of the same rows
-    if feasible and all(not b.has_statistics or (own and isinstance(b, BatchNorm)) for b in engine.chain):
+    if feasible and all(not b.has_statistics or (own and b.normalises) for b in engine.chain):
         output = state.outputs[-1]
     else:
         output = concatenated(engine.chunk_rows, predict, engine.x)
-    asked = [(engine.risk, output, engine.counts, engine.comm)]
+    measured_of = [(engine.risk, output, engine.counts, engine.comm)]
     if validation is not None:
         x, risk = validation
-        asked.append((risk, concatenated(engine.chunk_rows, predict, x), None, engine.comm))
+        measured_of.append((risk, concatenated(engine.chunk_rows, predict, x), None, engine.comm))
     second = r_squared if engine.risk.loss.kind == "regression" else (lambda *_: None)
-    calls = [partial(measured, *args) for args in asked for measured in (score, second)]
+    calls = [partial(measured, *args) for args in measured_of for measured in (score, second)]
     (loss, accuracy), train_r2, *held = engine.comm.at_once(*calls)
     row: dict[str, Value] = {"loss": loss, "train_accuracy": accuracy, "train_r2": train_r2}
     if held:

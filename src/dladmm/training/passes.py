@@ -45,12 +45,14 @@ class Passes:
         return self._method.batches_in_pass or None
 
     def begin(self) -> None:
-        """Let the method ask after every batch whether to go on, if a callback wants to know of batches."""
-        asked = [c for c in self._trainer.callbacks if type(c).on_batch_end is not Callback.on_batch_end]
-        self._method.after_batch = self._after_batch if asked else None
+        """Let the method ask after every batch whether to go on, if a callback has ``on_batch_end``."""
+        after_batches = [
+            c for c in self._trainer.callbacks if type(c).on_batch_end is not Callback.on_batch_end
+        ]
+        self._method.after_batch = self._after_batch if after_batches else None
 
     def _after_batch(self) -> bool:
-        """Tell the callbacks of the batch; whether nobody, on any rank, wants to stop."""
+        """Call ``on_batch_end``; whether no rank has requested a stop."""
         trainer = self._trainer
         for callback in trainer.told():
             callback.on_batch_end(trainer)

@@ -1,6 +1,6 @@
 """What a network is worth beside two others that need no training to speak of: a constant answer and a linear model.
 
-A certificate speaks of optimisation; a network may be certified and useless. This is the measure that comes first.
+A certificate is about optimisation; a network may be certified and useless. This is the measure that comes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from dladmm.compute.chunks import few
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses import Loss, Multilabel, Risk, Squared
+from dladmm.losses import Loss, Risk, Squared
 
 MOST_ROWS, MOST_FEATURES, MOST_ENTRIES = 5000, 4000, 8_000_000
 """Rows that a linear model is fitted to at most, and the features and entries of X beyond which there is none."""
@@ -125,7 +125,7 @@ def standing(
     ``learnt`` are inputs and encoded targets of training rows, which the linear model and the constant answer learn
     from. It is the caller who says in ``rows`` whether x is among them.
     """
-    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0 or isinstance(loss, Multilabel):
+    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0 or not loss.one_answer_per_row:
         return None
     if loss.kind == "classification":
         network: float | None = _share(loss.decision(output) == loss.decision(target))

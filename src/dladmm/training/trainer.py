@@ -296,5 +296,5 @@ class Trainer:
             getattr(callback, hook)(self, *told)
 
     def told(self) -> Iterator[Callback]:
-        """The callbacks of this rank: what only looks on and writes does so on the first."""
+        """The callbacks of this rank: those that only read and write files run on the first rank."""
         return (each for each in self.callbacks if getattr(each, "every_rank", True) or self.comm.rank == 0)
