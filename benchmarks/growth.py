@@ -2,7 +2,7 @@
 
     python benchmarks/growth.py --device cuda --json > growth.json      # 5,000 to 60,000 samples, width 1000
     python benchmarks/growth.py --samples 5000,10000,20000 --width 200 --widths 100,200,400,800
-    python benchmarks/growth.py --axes edges --nodes 10000,30000,100000
+    python benchmarks/growth.py --axes edges --nodes 10000,30000,100000 --threads 1 --cpu-time
     python benchmarks/growth.py --axes width --mlp-modes quadratic taylor --width-samples 200 --widths 500,1000,2000
 
 - *samples*: an MLP with two hidden layers of --width units, convergent mode with quadratic steps and with
@@ -100,7 +100,7 @@ def timed(sizes: list[Size], settings: argparse.Namespace) -> list[dict[str, Any
     synchronize(device)
     for _ in range(settings.iterations):
         for contender in contenders:
-            contender.time(device)
+            contender.time(device, time.process_time if settings.cpu_time else time.perf_counter)
     return [row for size in sizes for row in size.rows()]
 
 
@@ -291,6 +291,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--graph-modes", nargs="+", choices=GRAPH_MODES, default=["paper", "certified"])
     parser.add_argument("--iterations", type=int, default=9, help="timed ones")
     parser.add_argument("--warmup", type=int, default=3, help="untimed ones")
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="seconds of the processor: other work on the machine counts less",
+    )
     parser.add_argument("--one-at-a-time", action="store_true", help="size after size, for less memory")
     parser.add_argument("--compile", action="store_true", help="elementwise work compiled by torch")
     parser.add_argument("--tf32", action="store_true", help="let float32 products on a GPU round to TF32")

@@ -7,8 +7,8 @@
 
 ``mlp`` is 784-1000-1000-10, ``cnn`` that of benchmarks/experiments/networks.py, both on images of MNIST or, where those
 are not found, on random ones; the name of a graph is a GCN of --hidden units. First come the seconds of an iteration
-and of an Adam epoch of the same network, each the median of some, and the most memory that torch held in each; then
-the table of one iteration.
+and of an Adam epoch of the same network, each the median of some, and the most memory that torch held in each (on a
+CPU, what all tensors of a run take, counted); then the table of one iteration.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this checkout, installed or not
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from recording import Recorder
 
 from dladmm import datasets
 from dladmm.api.train import fresh_parameters
@@ -145,6 +147,16 @@ def peak(step: Step, device: torch.device) -> float:
     return torch.cuda.max_memory_allocated() / 1e9
 
 
+def counted(name: str, x: Tensor, y: Tensor, options: dict[str, Any], *, only_adam: bool) -> float:
+    """Bytes that all tensors of a run take at most, above the data, as a CPU shows them; three iterations."""
+    recorder = Recorder()
+    with recorder:
+        iterate, _, _ = training(name, x, y, options, only_adam=only_adam)
+        for _ in range(3):
+            iterate()
+    return recorder.peak
+
+
 def table(step: Step, device: torch.device, top: int, shapes: bool) -> str:
     on_gpu = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -215,6 +227,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{settings.problem} {settings.mode} {options}: {1e3 * own:.2f} ms, Adam epoch {1e3 * adam:.2f} ms, "
         f"{own / adam:.2f} epochs; memory {most:.2f} GB, Adam {adams:.2f} GB; warm-up {warm:.2f} s; {numbers()}"
     )
+    if settings.problem in networks() and device.type == "cpu":
+        del iterate, epoch, numbers, made
+        given = settings.problem, x, y, {"mode": settings.mode} | options
+        tensors, adams = (counted(*given, only_adam=only) / len(x) / 1e3 for only in (False, True))
+        print(f"tensors: {tensors:.1f} kB a sample, Adam {adams:.1f} kB, {tensors / adams:.2f} times")
+        made = training(*given)
+        iterate = made[0]
     if not settings.no_table:
         print(table(iterate, device, settings.top, settings.shapes), flush=True)
 

@@ -84,12 +84,12 @@ class Contender:
         self._step()
         return 1 if self._attempted is None else self._attempted() - before
 
-    def time(self, device: torch.device) -> None:
+    def time(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         synchronize(device)
-        began = time.perf_counter()
+        began = clock()
         attempts = self.step()
         synchronize(device)
-        self.seconds.append(time.perf_counter() - began)
+        self.seconds.append(clock() - began)
         self.attempts.append(attempts)
 
     @property

@@ -20,9 +20,8 @@ parser.add_argument("--max-iter", type=int, default=25)
 arguments = parser.parse_args()
 
 warnings.simplefilter("ignore", ConvergenceWarning)
-data = datasets.load(
-    arguments.dataset
-).to_pyg()  # or any torch_geometric.data.Data with x, edge_index, y, masks
+# Or any torch_geometric.data.Data with x, edge_index, y, masks
+data = datasets.load(arguments.dataset).to_pyg()
 print(data)
 
 # %%

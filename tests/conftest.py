@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-if os.environ.get(
-    "PYTEST_XDIST_WORKER"
-):  # one worker a core: threads of theirs, and of what they start, would collide
+# One worker a core: threads of theirs, and of what they start, would collide
+if os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest

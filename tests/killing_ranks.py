@@ -86,9 +86,8 @@ def main(kills, seed, max_iter):
         process = started(broken, npz, max_iter, restarts=kills)
         while len(killed) < kills and process.poll() is None:
             before = reached(broken)
-            while (
-                reached(broken) <= before and process.poll() is None
-            ):  # until this life has made its first step
+            # Until this life has made its first step
+            while reached(broken) <= before and process.poll() is None:
                 time.sleep(0.01)
             time.sleep(random.uniform(0.0, 0.4))
             alive = ranks_of(process)

@@ -11,7 +11,7 @@ from pages.records import read, section
 BENCHMARKS = {
     "gcn-benchmark-cpu": "2 cores, 16 and 256 hidden units",
     "gcn-benchmark-cora": "2 cores, Cora with 128 hidden units",
-    "gcn-benchmark-cuda": "one NVIDIA H200",
+    "gcn-benchmark-cuda": "one NVIDIA H200, before accelerated iterations were recorded",
 }
 HEAD = """## Graphs: time and memory of an iteration, beside an Adam epoch of the same network and run
 

@@ -64,7 +64,10 @@ def _certified_row() -> tuple[str, ...]:
     cells = cells_of("convergent-digits", method="relu")
     certified = sum(values(cells, "certified"))
     what = "digits, convergent mode, rho > 2H, 200 iterations"
-    beside = f"{certified} of {len(cells)} runs certified, {sum(values(cells, 'rises'))} rises"
+    linear = _last(cells_of("convergent-digits", method="logistic"))
+    rises = sum(values(cells, "rises"))
+    promised = f"{certified} of {len(cells)} runs certified, {rises} rises"
+    beside = f"scikit-learn's logistic regression {linear}; {promised}"
     made_by = command("convergent-digits", "digits-relu-*", cells[0]["device"])
     return what, _last(cells), beside, f"`{made_by}`"
 

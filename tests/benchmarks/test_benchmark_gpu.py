@@ -10,6 +10,7 @@ import kernel_times
 import large_graph
 import numpy as np
 import pytest
+import split_products
 import torch
 import whole_run
 
@@ -65,3 +66,19 @@ def test_a_cell_of_whole_runs(cell, images):
     assert found["iterations"] == 2
     assert found["iteration_seconds"] > 0
     assert sum(found["stages"].values()) <= time.time() - began  # all but the end of the process
+
+
+@pytest.mark.parametrize("name", list(split_products.WAYS))
+def test_products_by_parts_are_products(name):
+    generator = torch.Generator().manual_seed(0)
+    a, w, e = (torch.randn(*shape, generator=generator) for shape in ((3000, 7), (7, 5), (3000, 5)))
+    along, over_rows = split_products.WAYS[name]
+    assert split_products.errors(along(a, w), a, w)[0] < 1e-6
+    assert split_products.errors(over_rows(a, e), a.T, e)[0] < 1e-6
+
+
+def test_factors_are_sums_of_their_parts():
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(1))
+    parts = split_products.split(x)
+    assert parts.dtype == torch.bfloat16
+    assert torch.equal(sum(part.double() for part in parts.chunk(3, 1)), x.double())

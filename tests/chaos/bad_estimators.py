@@ -107,7 +107,7 @@ REFUSED_ESTIMATORS: REFUSED = [
      ValueError, "Found array with 0 sample(s) (shape=(0, 4)) while a"),
     ("clf predict str", lambda: classified().predict(np.full((2, 4), "a")),
      ValueError, "could not convert string to float: np.str_('a')"),
-    ("clf predict huge f32", lambda: classified(dtype="float32").predict_proba(X * 1e60),
+    ("clf predict huge f32", lambda: classified(dtype="float32", mode="accelerated").predict_proba(X * 1e60),
      InputError, "X has values so large that the network's outputs"),
     ("clf vf", lambda: classified(early_stopping=True, validation_fraction=1.5),
      InputError, "validation_fraction must be a number between 0 and 1, got"),

@@ -103,6 +103,18 @@ def test_no_file_is_long():
     assert {path.name: n for path, n in lengths.items() if n > 300} == {}
 
 
+def test_no_comment_stands_behind_a_bracket_that_the_formatter_moved():
+    """A line too long for its comment is split into brackets, and the comment is left behind the last of them."""
+    torn = re.compile(r"^\s*[\])}]+[^#'\"]*# (?!fmt|noqa|type|nosec)")
+    found = [
+        f"{path}:{i}"
+        for path in [*FILES, *Path(__file__).parents[1].rglob("*.py")]
+        for i, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if torn.match(line)
+    ]
+    assert found == []
+
+
 def test_the_verifier_stands_alone():
     names = {name.split(".")[0] for name, _ in all_imports(SOURCE / "verify.py")}
     assert names - set(sys.stdlib_module_names) == {"numpy"}
