@@ -75,11 +75,16 @@ def cut_at_once(handler: Handler, start: int) -> None:
     handler.begin(start, len(CONTENT) - start)
 
 
-def endless(handler: Handler, start: int) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(1000):
-        handler.wfile.write(CONTENT)
+def endless(content: bytes) -> Behaviour:
+    """No length is said and the same bytes come again and again; a file that begins as it should is taken."""
+
+    def answer(handler: Handler, start: int) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        for _ in range(1000):
+            handler.wfile.write(content)
+
+    return answer
 
 
 def stalled(handler: Handler, start: int) -> None:
@@ -157,7 +162,8 @@ CASES: dict[str, tuple[list[Behaviour], str]] = {
     "wrong once, honest afterwards": ([cut, wrong, whole], COMES),
     "ignores ranges": ([cut, ignores_ranges], COMES),
     "lies about the range": ([cut, lies_about_range, whole], COMES),
-    "endless": ([endless], RESUMES_LATER),
+    "endless": ([endless(CONTENT)], COMES),
+    "endless and wrong": ([endless(bytes(len(CONTENT)))], REFUSED),
     "stalls": ([stalled], RESUMES_LATER),
     "drips": ([dripping], RESUMES_LATER),
     "404": ([error(404)], REFUSED),

@@ -179,13 +179,15 @@ class ResumingDownloader:
         began, before = time.monotonic(), have
         with part.open("ab" if have else "wb") as file:
             self.progress(self.file.name, have, self.file.size)
-            while chunk := stream.read1(CHUNK, decode_content=False):
+            while have < self.file.size:
+                # Never a byte beyond the file: where packets end must not decide whether an answer is taken.
+                chunk = stream.read1(min(CHUNK, self.file.size - have), decode_content=False)
+                if not chunk:
+                    return
                 have += len(chunk)
                 seconds = time.monotonic() - began
                 if seconds > PATIENCE and have - before < SLOWEST * seconds:
                     raise _Failed(f"is too slow: {have - before:,} bytes in {seconds:.0f} s")
-                if have > self.file.size:
-                    raise _Failed(f"sent more than the {self.file.size:,} bytes of the file")
                 file.write(chunk)
                 self.progress(self.file.name, have, self.file.size)
 
