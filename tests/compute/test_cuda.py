@@ -7,6 +7,8 @@ import torch
 
 from convergent import train, train_graph
 from dladmm import datasets, mlp
+from dladmm.compute.recording import Recorder
+from dladmm.compute.workspace import Workspace
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,6 +70,24 @@ def test_compiled_and_recorded_graph_runs_agree_with_plain_ones(options, rows, c
     assert not said(caplog), "the launches could not be recorded"
     for first, second in zip(compiled.state.W, plain.state.W, strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+def test_a_recording_that_was_broken_off_is_made_at_the_next_call():
+    """Torch holds the memory of the first one for one under way, so that the second must not ask for it."""
+    x, tries = torch.zeros(3, device="cuda"), []
+
+    def function():
+        tries.append(torch.cuda.is_current_stream_capturing())
+        x.add_(1.0)
+        if tries == [True]:
+            x.sum().item()  # which no recording may do
+        return x
+
+    recorder = Recorder(Workspace())
+    for _ in range(4):
+        recorder("add", function)
+    assert tries == [True, False, True]
+    assert x.tolist() == [4.0] * 3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

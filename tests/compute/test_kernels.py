@@ -6,12 +6,13 @@ import math
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from dladmm.activations import get_activation
 from dladmm.blocks.max_pool import _solved
-from dladmm.compute import execution
+from dladmm.compute import execution, sparse
 from dladmm.compute.execution import Execution, Pass
 from dladmm.compute.passes import _descend, advance, inner_and_square, solve_entries, solve_rows
 from dladmm.losses.cross_entropy import _INNER_STEPS, _newton_step, softmax_prox
@@ -184,11 +185,36 @@ def test_max_pool_of_ties_and_of_others():
     alike(both(solve_rows, v, f, m, a, None, solve=_solved, window=(2, 2), nu=0.3, c=1.7))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 7, 64, 300])
+@pytest.mark.parametrize("lengths", [(0, 1, 3, 40, 0), (2, 0, 700, 0, 1300)])
+def test_row_sums(monkeypatch, lengths, width, dtype):
+    """Rows without entries, rows that are added up in pieces, and widths that are not a power of two."""
+    n = 29 if INTERPRETED else 2003
+    lengths, rng = [min(n, length) for length in lengths], np.random.default_rng(0)
+    matrix = np.zeros((len(lengths), n))
+    for row, length in zip(matrix, lengths, strict=True):
+        row[rng.permutation(n)[:length]] = rng.normal(size=length)
+    csr = sparse.csr_tensor(matrix, dtype, torch.device(DEVICE))
+    monkeypatch.setattr(sparse, "LONGEST_PIECE", 10 if INTERPRETED else 512)
+    sums, dense = sparse.RowSums(csr), rows(n, width).to(dtype)
+    assert (sums.piece_starts is None) == (max(lengths) <= sparse.LONGEST_PIECE)
+    monkeypatch.setattr("dladmm.compute.kernels.WORTH_ROW_SUMS", 0)
+    monkeypatch.setattr(sparse, "on_gpu", lambda tensor: True)
+    assert sparse._ROW_SUMS_BY_HAND(sums.columns, sums.values, sums.starts, dense) is not None
+    by_hand = sums @ dense
+    monkeypatch.setattr(sparse, "on_gpu", lambda tensor: False)
+    close = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    torch.testing.assert_close(by_hand, sums @ dense, **close)
+
+
 def test_what_a_kernel_does_not_do_is_left_to_the_function():
     """Rows that count differently, other strides and types, other activations and windows."""
     kernels, x, d, step = kernel_module(), rows(), rows(seed=1), torch.tensor(0.7, device=DEVICE)
     counts, relu = torch.ones(len(x), 1, device=DEVICE), get_activation("relu")
     images, windows = rows(2, 3, 6, 6), rows(2, 3, 2, 2)
+    n = kernels.WORTH_ROW_SUMS // 40 + 1
+    ones = torch.ones(n, dtype=torch.int32, device=DEVICE)
     refused = (
         kernels.descend(x, d, d, None, counts, None, step=step, measured=True),
         kernels.descend(x.T, d.T, d.T, None, None, None, step=step, measured=True),
@@ -199,5 +225,18 @@ def test_what_a_kernel_does_not_do_is_left_to_the_function():
         kernels.solve_rows(
             images, windows, images, windows, None, solve=_solved, window=(3, 3), nu=1.0, c=1.0
         ),
+        kernels.row_sums(ones, None, ones, rows(SHAPE[0], 1)),  # too little work
+        kernels.row_sums(ones, None, ones, rows(40, SHAPE[0]).T),
+        kernels.row_sums(ones, None, ones, rows(SHAPE[0], 40).half()),
+        kernels.row_sums(ones, x.new_ones(n, dtype=torch.float64), ones, rows(SHAPE[0], 40)),
     )
     assert refused == (None,) * len(refused)
+
+
+def test_gradients_go_through_the_function(monkeypatch):
+    """Baselines are trained by autograd, which does not see into a kernel."""
+    monkeypatch.setattr("dladmm.compute.kernels.WORTH_ROW_SUMS", 0)
+    matrix = sparse.csr_tensor(np.eye(30), torch.float32, torch.device(DEVICE))
+    dense = rows(30, 4).requires_grad_()
+    (sparse.RowSums(matrix) @ dense).sum().backward()
+    torch.testing.assert_close(dense.grad, torch.ones_like(dense))

@@ -13,22 +13,19 @@ There is one definition for all devices. Reductions are returned and summed over
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache, update_wrapper
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-Precision = Literal["float32", "tf32", "bfloat16"]
+from dladmm.compute.hand_written import HandWritten
 
-logger = logging.getLogger(__name__)
+Precision = Literal["float32", "tf32", "bfloat16"]
 
 
 class _Tf32:
@@ -210,7 +207,7 @@ class Pass:
 
     def __init__(self, function: Callable[..., Tensor], writes: tuple[str, ...], kernel: str | None) -> None:
         update_wrapper(self, function)
-        self.function, self.kernel = function, kernel
+        self.function, self.kernel = function, None if kernel is None else HandWritten(kernel)
         names = list(inspect.signature(function).parameters)
         self._written = tuple(names.index(name) for name in writes)
 
@@ -237,15 +234,7 @@ class Pass:
 
     def _by_hand(self, *rows: Tensor | None, **constants: Any) -> Tensor | None:
         """What the hand-written kernel returns; None where there is none, or none for such arguments."""
-        kernel = None if self.kernel is None else _hand_written(self.kernel)
-        try:
-            return None if kernel is None else kernel(*rows, **constants)
-        except Exception as error:  # Triton compiles on the user's machine, before anything is written
-            logger.warning(
-                "the kernel %r cannot be made (%s); torch's operations do its work", self.kernel, error
-            )
-            self.kernel = None
-            return None
+        return None if self.kernel is None else self.kernel(*rows, **constants)
 
     def _count_writes(self, rows: tuple[Tensor | None, ...]) -> None:
         written = (rows[i] for i in self._written)
@@ -255,14 +244,6 @@ class Pass:
 def one_pass(*writes: str, kernel: str | None = None) -> Callable[[Callable[..., Tensor]], Pass]:
     """Decorator: makes a :class:`Pass` of a function that writes these arguments; ``kernel`` does the same by hand."""
     return lambda function: Pass(function, writes, kernel)
-
-
-@cache
-def _hand_written(name: str) -> Callable[..., Tensor | None] | None:
-    """The kernel of this name, which returns None for what it cannot do; None where Triton is not installed."""
-    if find_spec("triton") is None:
-        return None
-    return import_module("dladmm.compute.kernels").KERNELS[name]  # type: ignore[no-any-return]
 
 
 class Numbers:

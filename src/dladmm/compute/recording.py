@@ -69,8 +69,10 @@ class Replayed:
                 self._recorded = self._record()
             except RuntimeError as error:
                 self._failures += 1
-                # What is launched one by one this time may be recorded next time
-                if self._failures <= 1 and self._calls == 1:
+                # What is launched one by one this time may be recorded next time, in memory of its own: torch holds
+                # that of a recording that was broken off for one under way
+                self._pool = None
+                if self._failures <= 1 and self._calls <= WARM_CALLS:
                     return self._function()
                 self.impossible = True
                 logger.warning(
@@ -103,11 +105,12 @@ class Replayed:
 class Recorder:
     """Functions of one run that are recorded at their first call and replayed from then on, in shared memory.
 
-    They are never replayed at the same time. What a function returns stays where another finds it.
+    They are never replayed at the same time. What a function returns stays where another finds it. Where functions are
+    compiled (``compiles``) their first call is made as it is, because nothing can be compiled in a recording.
     """
 
-    def __init__(self, workspace: Workspace, *, lasting: bool = True) -> None:
-        self._workspace, self._lasting = workspace, lasting
+    def __init__(self, workspace: Workspace, *, lasting: bool = True, compiles: bool = False) -> None:
+        self._workspace, self._lasting, self._warm_calls = workspace, lasting, int(compiles)
         self._pool: Any = None
         self._stream: Any = None
         self._recorded: dict[Hashable, Replayed] = {}
@@ -119,8 +122,8 @@ class Recorder:
                 self._pool = torch.cuda.graph_pool_handle()
                 self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             self._recorded[name] = Replayed(
-                function, lambda: name, self._workspace, warm_calls=0, pool=self._pool, stream=self._stream,
-                lasting=self._lasting,
+                function, lambda: name, self._workspace, warm_calls=self._warm_calls,
+                pool=self._pool, stream=self._stream, lasting=self._lasting,
             )  # fmt: skip
         return self._recorded[name]()
 

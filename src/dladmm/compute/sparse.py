@@ -1,10 +1,10 @@
 """Sparse matrices whose products are deterministic, on the CPU and on a GPU.
 
 Everything is CSR with the transpose stored beside it, so that no product is a scatter. On a GPU torch asks cuSPARSE for
-an algorithm that adds in a different order from run to run, so there a row is summed by ``embedding_bag`` instead,
-which is the same product and adds in the order of the entries. On the CPU the product is torch's (MKL), but that of
-float32 with many columns is ``embedding_bag`` too: it asks for rows before it needs them, where MKL waits for each as
-soon as they lie beyond the caches.
+an algorithm that adds in a different order from run to run, so there a row is summed by a kernel written by hand, as
+fast as cuSPARSE, or by ``embedding_bag``, which is the same product and needs no Triton. On the CPU the product is
+torch's (MKL), but that of float32 with many columns is ``embedding_bag`` too: it asks for rows before it needs them,
+where MKL waits for each as soon as they lie beyond the caches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from torch.nn import functional as F
 
 from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.chunks import slices
-from dladmm.compute.execution import CACHED
+from dladmm.compute.execution import CACHED, on_gpu
+from dladmm.compute.hand_written import HandWritten
 
 MANY_COLUMNS = 16
 """From so many on a row of float32 fills a line of the cache, and waiting for it is what a product on a CPU does."""
 
 LONGEST_PIECE = 512
 """A GPU thread adds one entry after the other: longer rows are summed in pieces first."""
+
+_ROW_SUMS_BY_HAND = HandWritten("row_sums")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,17 +116,20 @@ class RowSums:
     def __matmul__(self, dense: Tensor) -> Tensor:
         if not len(self.columns):  # no entry at all: a rank whose nodes have no neighbour elsewhere
             return dense.new_zeros(len(self.starts) - 1, dense.shape[1])
-        sums = F.embedding_bag(
-            self.columns,
-            dense.contiguous(),
-            self.starts,
-            mode="sum",
-            per_sample_weights=self.values,
-            include_last_offset=True,
-        )
+        sums = _row_sums(self.columns, self.values, self.starts, dense.contiguous())
         if self.piece_starts is None or self.order is None:
             return sums
-        return F.embedding_bag(self.order, sums, self.piece_starts, mode="sum", include_last_offset=True)
+        return _row_sums(self.order, None, self.piece_starts, sums)
+
+
+def _row_sums(columns: Tensor, values: Tensor | None, starts: Tensor, dense: Tensor) -> Tensor:
+    """Row i: the sum of ``values[e] dense[columns[e]]`` over the entries e from ``starts[i]`` to ``starts[i + 1]``."""
+    sums = _ROW_SUMS_BY_HAND(columns, values, starts, dense) if on_gpu(dense) else None
+    if sums is None:
+        sums = F.embedding_bag(
+            columns, dense, starts, mode="sum", per_sample_weights=values, include_last_offset=True
+        )
+    return sums
 
 
 def _write_row_sums(csr: Tensor, dense: Tensor, out: Tensor) -> Tensor:

@@ -104,6 +104,29 @@ def relu_rises(
 
 
 @triton.jit
+def row_sums(
+    columns_at, values_at, starts_at, dense_at, sums_at, width,
+    WEIGHTED: tl.constexpr, ENTRIES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    within = (column < width)[None, :]
+    first, last = tl.load(starts_at + row), tl.load(starts_at + row + 1)
+    sums = tl.zeros((ENTRIES, COLUMNS), sums_at.dtype.element_ty)
+    for begin in range(first, last, ENTRIES):  # so many rows of ``dense`` are on their way at once
+        at = begin + tl.arange(0, ENTRIES)
+        inside = at < last
+        source = tl.load(columns_at + at, mask=inside, other=0).to(tl.int64)
+        part = tl.load(
+            dense_at + source[:, None] * width + column[None, :], mask=inside[:, None] & within, other=0.0
+        )
+        if WEIGHTED:
+            part *= tl.load(values_at + at, mask=inside, other=0.0)[:, None]
+        sums += part
+    tl.store(sums_at + row * width + column, tl.sum(sums, 0), mask=column < width)
+
+
+@triton.jit
 def stirred(x):
     x = (x ^ (x >> 16)) * tl.full((), 0x7FEB352D, tl.uint32)
     x = (x ^ (x >> 16)) * tl.full((), 0x846CA68B, tl.uint32)

@@ -167,7 +167,8 @@ class Accelerated:
             for p in block.values()
         )
         if self._recorder is None:
-            self._recorder = Recorder(self.engine.workspace, lasting=False)
+            compiles = self.engine.how.compiled
+            self._recorder = Recorder(self.engine.workspace, lasting=False, compiles=compiles)
         tried: Tried = self._recorder((attempt.level, inputs is None, *held), run)
         return tried
 

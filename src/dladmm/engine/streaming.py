@@ -88,7 +88,7 @@ class Streaming:
         """Asked after every batch; False ends the run in the middle of the pass."""
         self._held: Batch | None = None
         self._held_chances: Tensor | None = None
-        self._recorder = Recorder(engine.workspace)
+        self._recorder = Recorder(engine.workspace, compiles=engine.how.compiled)
         self._generator = torch.Generator(device=engine.x.device)
 
     # One pass --------------------------------------------------------------------------------------------------
