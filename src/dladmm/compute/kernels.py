@@ -60,7 +60,7 @@ def advance(
     triton_code.advance[_grid(x)](
         x, move if moves else x, target if leaves else x, residual if leaves else x,
         multiple if moves else x, x if shift is None else shift, x.numel(), columns, inner,
-        MOVES=moves, SHIFTS=shift is not None, LEAVES=leaves, BLOCK=BLOCK,
+        _all(x, moves), _all(x, shift is not None), _all(x, leaves), BLOCK=BLOCK,
     )  # fmt: skip
     return _nothing(x)
 
@@ -80,14 +80,13 @@ def descend(
     far = by_row if step is None else step
     if far is None or (counts is not None and measured) or not _plain(x, d, other, residual, far):
         return None
-    measured = measured and other is not None
-    sums = _partial(x) if measured else x
+    compared, sums = other is not None, _partial(x)
     triton_code.descend[_grid(x)](
         x, d, x if other is None else other, x if residual is None else residual, far, sums,
-        x.numel(), x.shape[1:].numel(), BY_ROW=step is None, OTHER=other is not None,
-        LEAVES=residual is not None and other is not None, MEASURED=measured, BLOCK=BLOCK,
+        x.numel(), x.shape[1:].numel(), _all(x, compared), _all(x, compared and residual is not None),
+        BY_ROW=step is None, BLOCK=BLOCK,
     )  # fmt: skip
-    return sums.sum() if measured else _nothing(x)
+    return sums.sum() if measured and compared else _nothing(x)
 
 
 def solve_entries(
@@ -109,7 +108,8 @@ def solve_entries(
     triton_code.relu_entries[_grid(z)](
         z, z if f is None else f, m, a, z if residual is None else residual, z if offset is None else offset, sums,
         z.numel(), float(weight), weight / (1 + (1 + weight) ** 0.5),
-        WRITES=f is not None, LEAVES=residual is not None, OFFSET=offset is not None, BLOCK=BLOCK,
+        _all(z, f is not None), _all(z, residual is not None), _all(z, f is not None and offset is not None),
+        BLOCK=BLOCK,
     )  # fmt: skip
     return sums.sum()
 
@@ -234,6 +234,11 @@ def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
     return (small or x.numel() >= WORTH_A_KERNEL) and all(
         each.dtype == torch.float32 and each.is_contiguous() and each.device == x.device for each in given
     )
+
+
+def _all(x: Tensor, does: bool) -> int:
+    """With how many entries a kernel does what it does only at times."""
+    return x.numel() if does else 0
 
 
 def _grid(x: Tensor) -> tuple[int]:

@@ -1,5 +1,9 @@
 # mypy: ignore-errors
-"""The Triton code of :mod:`dladmm.compute.kernels`: a program works on a block of entries, and leaves its sum."""
+"""The Triton code of :mod:`dladmm.compute.kernels`: a program works on a block of entries, and leaves its sum.
+
+What a pass does only at times it does with so many entries, all or none, which is not compiled in: there is one kernel
+to make, and memory that is masked out is not read.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,24 @@ def nan_max(x, floor):
     return tl.where(x != x, x, tl.maximum(x, floor))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["moved", "shifted", "left"])
 def advance(
-    x_at, move_at, target_at, residual_at, multiple_at, shift_at, n, columns, inner,
-    MOVES: tl.constexpr, SHIFTS: tl.constexpr, LEAVES: tl.constexpr, BLOCK: tl.constexpr,
+    x_at, move_at, target_at, residual_at, multiple_at, shift_at, n, columns, inner, moved, shifted, left,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     x = tl.load(x_at + at, mask=inside)
-    if MOVES:
-        x += tl.load(move_at + at, mask=inside) * tl.load(multiple_at)
-    if SHIFTS:
-        x += tl.load(shift_at + (at // inner) % columns, mask=inside)
+    x += tl.where(at < moved, tl.load(move_at + at, mask=at < moved) * tl.load(multiple_at), 0.0)
+    x += tl.load(shift_at + (at // inner) % columns, mask=at < shifted, other=0.0)
     tl.store(x_at + at, x, mask=inside)
-    if LEAVES:
-        tl.store(residual_at + at, x - tl.load(target_at + at, mask=inside), mask=inside)
+    tl.store(residual_at + at, x - tl.load(target_at + at, mask=at < left), mask=at < left)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["compared", "left"])
 def descend(
-    x_at, d_at, other_at, residual_at, step_at, sums_at, n, row,
-    BY_ROW: tl.constexpr, OTHER: tl.constexpr, LEAVES: tl.constexpr, MEASURED: tl.constexpr, BLOCK: tl.constexpr,
+    x_at, d_at, other_at, residual_at, step_at, sums_at, n, row, compared, left,
+    BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -42,19 +43,15 @@ def descend(
         far = tl.load(step_at)
     x = tl.load(x_at + at, mask=inside) - far * tl.load(d_at + at, mask=inside)
     tl.store(x_at + at, x, mask=inside)
-    if OTHER:
-        apart = x - tl.load(other_at + at, mask=inside)
-        if LEAVES:
-            tl.store(residual_at + at, apart, mask=inside)
-        if MEASURED:
-            squares = tl.where(inside, apart * apart, 0.0)
-            tl.store(sums_at + tl.program_id(0), tl.sum(squares, 0).to(tl.float64))
+    apart = tl.where(at < compared, x - tl.load(other_at + at, mask=at < compared), 0.0)
+    tl.store(residual_at + at, apart, mask=at < left)
+    tl.store(sums_at + tl.program_id(0), tl.sum(apart * apart, 0).to(tl.float64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["written", "left", "offset"])
 def relu_entries(
-    z_at, f_at, m_at, a_at, residual_at, offset_at, sums_at, n, weight, slope,
-    WRITES: tl.constexpr, LEAVES: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr,
+    z_at, f_at, m_at, a_at, residual_at, offset_at, sums_at, n, weight, slope, written, left, offset,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -63,14 +60,11 @@ def relu_entries(
     z = tl.where(above, tl.maximum((m + weight * a) / (1 + weight), 0.0), m)
     z = tl.where(a != a, a, z)
     tl.store(z_at + at, z, mask=inside)
-    if WRITES:
-        f = nan_max(z, 0.0)
-        tl.store(f_at + at, f, mask=inside)
-        if OFFSET:
-            tl.store(offset_at + at, a - f, mask=inside)
+    f = nan_max(z, 0.0)
+    tl.store(f_at + at, f, mask=at < written)
+    tl.store(offset_at + at, a - f, mask=at < offset)
     apart = m - z
-    if LEAVES:
-        tl.store(residual_at + at, apart, mask=inside)
+    tl.store(residual_at + at, apart, mask=at < left)
     tl.store(sums_at + tl.program_id(0), tl.sum(tl.where(inside, apart * apart, 0.0), 0).to(tl.float64))
 
 
