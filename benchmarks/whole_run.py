@@ -28,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 CELLS: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "mlp-float32": ("mlp", "accelerated", {}, 200),
+    "mlp-float32-again": ("mlp", "accelerated", {}, 200),
     "mlp-tf32": ("mlp", "accelerated", {"precision": "tf32"}, 200),
     "mlp-tf32-again": ("mlp", "accelerated", {"precision": "tf32"}, 200),
     "mlp-quadratic-tf32": (
