@@ -112,3 +112,22 @@ def test_graphs(rows):
     )
     assert all(torch.equal(a, b) for a, b in zip(gpu.state.W, again.state.W, strict=True))
     assert all(torch.allclose(a.cpu(), b, atol=1e-6) for a, b in zip(gpu.state.W, cpu.state.W, strict=True))
+
+
+def test_kernels_are_made_before_a_run_needs_them():
+    """Those of an accelerated run on images of MNIST's size: nothing is left for the first iteration to make."""
+    triton = pytest.importorskip("triton")
+    from dladmm.compute.hand_written import make_ahead, wait_for_rehearsals
+
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    X = torch.rand(20_000, 784, device="cuda", generator=generator)
+    y = (X[:, :10] + 0.1 * torch.rand(20_000, 10, device="cuda", generator=generator)).argmax(1)
+    make_ahead(20_000 * 512, 10, product=True, device=X.device)
+    wait_for_rehearsals()
+    made, before = [], triton.knobs.runtime.jit_post_compile_hook
+    triton.knobs.runtime.jit_post_compile_hook = lambda **given: made.append(given["fn"].name)
+    try:
+        train(mlp([784, 512, 512, 10]), X, y, mode="accelerated", max_iter=3, device="cuda", dtype="float32")
+    finally:
+        triton.knobs.runtime.jit_post_compile_hook = before
+    assert made == []

@@ -87,7 +87,7 @@ def waits(engine, state):
 def _taken_for_a_gpu(monkeypatch):
     for module in (execution, passes, factor):
         monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
-    monkeypatch.setattr(execution, "_compile", lambda function: function)
+    monkeypatch.setattr(execution, "compiled", lambda function: function)
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "hard_tanh"])

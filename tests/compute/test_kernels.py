@@ -12,7 +12,7 @@ import torch
 
 from dladmm.activations import get_activation
 from dladmm.blocks.max_pool import _solved
-from dladmm.compute import execution, sparse
+from dladmm.compute import execution, products, sparse
 from dladmm.compute.execution import Execution, Pass
 from dladmm.compute.passes import _descend, advance, inner_and_square, solve_entries, solve_rows
 from dladmm.losses.cross_entropy import _INNER_STEPS, _newton_step, softmax_prox
@@ -199,7 +199,7 @@ def test_row_sums(monkeypatch, lengths, width, dtype):
     monkeypatch.setattr(sparse, "LONGEST_PIECE", 10 if INTERPRETED else 512)
     sums, dense = sparse.RowSums(csr), rows(n, width).to(dtype)
     assert (sums.piece_starts is None) == (max(lengths) <= sparse.LONGEST_PIECE)
-    monkeypatch.setattr("dladmm.compute.kernels.WORTH_ROW_SUMS", 0)
+    monkeypatch.setattr("dladmm.compute.product_kernels.WORTH_ROW_SUMS", 0)
     monkeypatch.setattr(sparse, "on_gpu", lambda tensor: True)
     assert sparse._ROW_SUMS_BY_HAND(sums.columns, sums.values, sums.starts, dense) is not None
     by_hand = sums @ dense
@@ -210,10 +210,12 @@ def test_row_sums(monkeypatch, lengths, width, dtype):
 
 def test_what_a_kernel_does_not_do_is_left_to_the_function():
     """Rows that count differently, other strides and types, other activations and windows."""
+    from dladmm.compute import product_kernels
+
     kernels, x, d, step = kernel_module(), rows(), rows(seed=1), torch.tensor(0.7, device=DEVICE)
     counts, relu = torch.ones(len(x), 1, device=DEVICE), get_activation("relu")
     images, windows = rows(2, 3, 6, 6), rows(2, 3, 2, 2)
-    n = kernels.WORTH_ROW_SUMS // 40 + 1
+    n = product_kernels.WORTH_ROW_SUMS // 40 + 1
     ones = torch.ones(n, dtype=torch.int32, device=DEVICE)
     refused = (
         kernels.descend(x, d, d, None, counts, None, step=step, measured=True),
@@ -233,9 +235,92 @@ def test_what_a_kernel_does_not_do_is_left_to_the_function():
     assert refused == (None,) * len(refused)
 
 
+@pytest.fixture
+def long_products(monkeypatch):
+    """Every product is long enough for its kernel, which asks for a GPU that it was measured on."""
+    monkeypatch.setattr(products, "LONG", 0)
+    monkeypatch.setattr(products, "NARROW", 0)
+    monkeypatch.setattr(execution, "on_gpu", lambda tensor: True)
+    if INTERPRETED:
+        monkeypatch.setattr("dladmm.compute.product_kernels._capability", lambda device: 9)
+    elif torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a CUDA device of compute capability 9")
+
+
+def product_errors(found, start, x, matrix, scale):
+    """Largest and mean error, over the product of absolute values."""
+    exact = (0.0 if start is None else start.double()) + scale * (x.double() @ matrix.double())
+    size = abs(scale) * (x.double().abs() @ matrix.double().abs()) + 1e-300
+    error = (found.double() - exact) / size
+    return float(error.abs().max()), abs(float(error.mean()))
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("start", [None, "row", "matrix"])
+@pytest.mark.parametrize("shape", [(130, 36, 131), (129, 64, 128), (7, 4, 1), (1300, 1000, 784)])
+def test_products_of_rows(long_products, shape, start, positive):
+    """As exact as torch's own, whose errors grow with the length of the sums; ``matrix`` as it is used, by columns."""
+    if INTERPRETED and shape[0] > 1000:
+        pytest.skip("needs a CUDA device: too long for the interpreter")
+    m, k, n = shape
+    x, matrix = rows(m, k), rows(n, k, seed=1).T
+    x, matrix = (x.relu(), matrix.relu()) if positive else (x, matrix)
+    first = {"row": rows(n, seed=2), "matrix": rows(m, n, seed=2), None: None}[start]
+    out = torch.full((m, n), torch.nan, device=DEVICE)
+    before = out._version
+    given = (None, x, matrix, 1.0, out) if start is None else (first, x, matrix, -0.7, out)
+    if start is None:
+        found = execution.times(x, matrix, out)
+        plain = torch.mm(x, matrix)
+    else:
+        found = execution.plus_times(*given)
+        plain = torch.addmm(first, x, matrix, alpha=-0.7)
+    assert found is out
+    assert out._version > before
+    largest, mean = product_errors(found, given[0], *given[1:4])
+    plain_largest, _ = product_errors(plain, given[0], *given[1:4])
+    assert largest <= 2 * plain_largest + 4e-7
+    assert mean <= 5e-8
+
+
+def test_a_product_may_take_the_place_of_what_it_is_added_to(long_products):
+    x, matrix, start = rows(130, 36), rows(36, 140, seed=1), rows(130, 140, seed=2)
+    expected = start.double() + 3 * x.double() @ matrix.double()
+    torch.testing.assert_close(
+        execution.plus_times(start, x, matrix, 3.0, out=start).double(), expected, rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(execution.times(x, matrix), x @ matrix, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_of_a_number_add_up_to_it():
+    from dladmm.compute.product_kernels import tf32_part
+
+    x = rows(1000) * torch.logspace(-30, 30, 1000, device=DEVICE)
+    high = tf32_part(x)
+    assert torch.equal(high + (x - high), x)
+    assert float(((x - high) / x).abs().max()) <= 2**-11
+    assert not (high.view(torch.int32) & 8191).any()
+
+
+def test_products_that_the_kernel_is_not_for(long_products, monkeypatch):
+    from dladmm.compute.product_kernels import rows_times
+
+    x, matrix = rows(130, 36), rows(36, 140, seed=1)
+    assert rows_times(None, x, matrix, 1.0, None) is not None
+    assert rows_times(None, x[:, :34], matrix[:34], 1.0, None) is None  # not in units of 16 bytes
+    assert rows_times(None, rows(36, 130).T, matrix, 1.0, None) is None
+    assert rows_times(None, x.double(), matrix.double(), 1.0, None) is None
+    assert rows_times(rows(140, 130).T, x, matrix, 1.0, None) is None
+    assert rows_times(rows(1, 140), x, matrix, 1.0, None) is None
+    assert rows_times(None, x, matrix, 1.0, torch.empty(130, 280, device=DEVICE)[:, :140]) is None
+    assert rows_times(None, x, matrix.clone().requires_grad_(), 1.0, None) is None
+    monkeypatch.setattr("dladmm.compute.product_kernels._capability", lambda device: 8)
+    assert rows_times(None, x, matrix, 1.0, None) is None
+
+
 def test_gradients_go_through_the_function(monkeypatch):
     """Baselines are trained by autograd, which does not see into a kernel."""
-    monkeypatch.setattr("dladmm.compute.kernels.WORTH_ROW_SUMS", 0)
+    monkeypatch.setattr("dladmm.compute.product_kernels.WORTH_ROW_SUMS", 0)
     matrix = sparse.csr_tensor(np.eye(30), torch.float32, torch.device(DEVICE))
     dense = rows(30, 4).requires_grad_()
     (sparse.RowSums(matrix) @ dense).sum().backward()

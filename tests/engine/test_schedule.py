@@ -123,7 +123,24 @@ def test_the_plans_of_a_three_layer_network():
 
 def test_nothing_lasts_into_a_sweep_that_begins_elsewhere():
     lasting = [flags(plan) - {"in_offset_lasts"} for _, plan in plans()]
-    assert [flags(plan) for _, plan in plans(continues=False)] == lasting
+    assert [flags(plan) - {"in_holds"} for _, plan in plans(continues=False)] == lasting
+
+
+@pytest.mark.parametrize("switches", [{}, {"joined": False}, {"prepared": False}])
+def test_links_hold_until_something_moves_them(switches):
+    """A sweep from a feasible point meets every link first in the update of its own variable, on the way back."""
+    holding = {words([u]) for u, plan in plans(continues=False, **switches) if plan.in_holds}
+    assert holding == {"V4", "V3", "V2", "V1", "V0"}
+    assert not any(plan.in_holds for _, plan in plans(**switches))
+
+
+def test_a_link_that_another_update_moved_holds_no_more():
+    """z_1 after B_1, which moved its prediction, and a_1 after z_1, from which it is predicted."""
+    v0, v1 = Update("output", 0, (False,)), Update("output", 1, (False,))
+    b0 = Update("parameters", 0, (False,))
+    found = [plan.in_holds for _, plan in plans(schedule=(v1, b0, v0), continues=False)]
+    assert found == [True, False, False]
+    assert [plan.in_holds for _, plan in plans(schedule=(v0, v1), continues=False)] == [True, False]
 
 
 @pytest.mark.parametrize("switches", [{"joined": False}, {"prepared": False}])

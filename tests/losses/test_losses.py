@@ -379,7 +379,7 @@ def test_the_softmax_prox_that_does_not_ask_is_the_one_that_does(classes, r, sca
     y = torch.eye(classes, dtype=torch.float64)[torch.randint(0, classes, (200,), generator=generator)]
     asked = softmax_prox(v, y, r)
     monkeypatch.setattr(execution, "on_gpu", lambda tensor: True)
-    monkeypatch.setattr(execution, "_compile", lambda function: function)
+    monkeypatch.setattr(execution, "compiled", lambda function: function)
     how = Execution(compiled=True)
     assert how.avoids_waiting(v)
     torch.testing.assert_close(softmax_prox(v, y, r, how), asked, rtol=1e-12, atol=1e-12 * scale)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dladmm.base.errors import InputError
 from dladmm.blocks.affine_rows import Rows, exact_a, gradient_of_rows, quadratic_a
 from dladmm.blocks.base import Block, Support, layer_of
+from dladmm.compute.execution import plus_times, times
 from dladmm.compute.passes import by_columns, squared_norm
 from dladmm.compute.work import Work
 from dladmm.regularizers import Regularizer
@@ -62,8 +63,8 @@ class Affine(Block):
 
     def write_forward(self, params: Params, v: Tensor, out: Tensor) -> Tensor:
         if not self.bias:
-            return torch.mm(v, params["W"].T, out=out)
-        return torch.addmm(params["b"], v, params["W"].T, out=out)
+            return times(v, params["W"].T, out)
+        return plus_times(params["b"], v, params["W"].T, out=out)
 
     def certified_as(self) -> dict[str, Any] | None:
         return {"type": "affine", "n_in": self.n_in, "n_out": self.n_out, "bias": self.bias}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
+from dladmm.compute.execution import plus_times, times
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
 from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
@@ -181,7 +182,7 @@ class ChunkProducts:
 
     def _make(self) -> Iterator[tuple[Work, Term, Tensor]]:
         for work, term, some in self.work.terms(self.term, self.A):
-            yield work, term, torch.mm(some, self.heading.T, out=work.buffer("moved", term.prediction))
+            yield work, term, times(some, self.heading.T, work.buffer("moved", term.prediction))
 
 
 Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor]
@@ -201,7 +202,7 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
     def headings() -> Iterator[Heading]:
         for part, own, a_own, value in work.terms(term, a, anchor.value):
             d = gradient_a(W, a_own, value, c, own, part)
-            yield part, own, a_own, value, d, torch.mm(d, W.T, out=part.buffer("moved", own.prediction))
+            yield part, own, a_own, value, d, times(d, W.T, part.buffer("moved", own.prediction))
 
     kept = list(headings()) if work.one_chunk(len(a)) else None
     made = headings() if kept is None else kept
@@ -228,10 +229,10 @@ def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) ->
 def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
     """``argmin_a`` of Equation 2 itself: ``(c W^T W + I) move = o + c E W`` (all over nu), ``o = a - f(z)``.
 
-    With ``P = (c W W^T + I)^-1 W`` the answer is ``o + c (E - o W^T) P``. Solving for the right-hand side would cost
-    digits: it is longer than the move by up to the condition number. W is the same in the backward and in the forward
-    update of a, so P is used twice. Every row has its own multiple of the move, so chunks of rows need nothing of each
-    other.
+    With ``P = c (c W W^T + I)^-1 W`` the answer is ``o + (E - o W^T) P``, a product less where the link holds and o is
+    zero. Solving for the right-hand side would cost digits: it is longer than the move by up to the condition number. W
+    is the same in the backward and in the forward update of a, so P is used twice. Every row has its own multiple of
+    the move, so chunks of rows need nothing of each other.
     """
     c = term.weight / anchor.weight
     narrow = W.shape[0] <= W.shape[1]
@@ -241,23 +242,27 @@ def exact_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Ste
         gram = full_precision_gram(exact.T if narrow else exact)
         factor, _ = damped_cholesky(gram, 1 / c, torch.float64, without_waiting=work.how.avoids_waiting(W))
         inverse = torch.cholesky_inverse(factor) / c
-        P = inverse @ exact if narrow else exact @ inverse
+        P = c * (inverse @ exact if narrow else exact @ inverse)
         return inverse.to(W.dtype), by_columns(P.to(W.dtype), len(a))
 
     inverse, P = work.cached("input inverse", (W,), make, (c,))
     lengths, ties = [], []
     for part, own, a_own, value in work.terms(term, a, anchor.value):
-        o, E = part.offset(a_own, Anchor(1.0, value)), part.residual(own)
-        move, moved = part.buffer("move", o), part.buffer("moved", own.prediction)
-        if narrow:
-            torch.addmm(E, o, W.T, alpha=-1, out=moved)
-            part.how.add_direction(o, moved, P, c, out=move)
+        E, move, moved = part.residual(own), part.buffer("move", a_own), part.buffer("moved", own.prediction)
+        o = None if work.plan.in_holds else part.offset(a_own, Anchor(1.0, value))
+        if o is None:
+            part.how.direction(E, P, move)
+        elif narrow:
+            plus_times(E, o, W.T, -1.0, out=moved)
+            part.how.add_direction(o, moved, P, 1.0, out=move)
         else:  # o - c o W^T P = o (c W^T W + I)^-1, the shorter product
-            part.how.add_direction(torch.mm(o, inverse, out=move), E, P, c)
+            part.how.add_direction(times(o, inverse, move), E, P, 1.0)
         # ``moved`` also equals what the solution implies, but that drifts: it is what an exact inverse would have
         # moved, not what a rounded one did, and the cached prediction would keep the difference for ever.
-        torch.mm(move, W.T, out=moved)
-        slope, squared = inner_products(part.how, o, move)
+        times(move, W.T, moved)
+        slope, squared = (
+            (0.0, row_squares(part.how, move)) if o is None else inner_products(part.how, o, move)
+        )
         slope_of_E, moved_squared = inner_products(part.how, E, moved)
         multiple = line_search(slope + c * slope_of_E, c * moved_squared + squared)
         ties.append(part.descend(a_own, move, moved, multiple, Anchor(anchor.weight, value), own))

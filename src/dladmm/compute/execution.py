@@ -17,13 +17,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache, update_wrapper
+from functools import update_wrapper
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from dladmm.compute.compiled import compiled
 from dladmm.compute.hand_written import HandWritten
+from dladmm.compute.products import by_hand
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -121,9 +123,6 @@ def threads_for(multiplications: float) -> Iterator[None]:
 CACHED, WHOLE = 1 << 18, 1 << 24
 """Entries of a part: on a CPU, and on a GPU where nothing is compiled, which bounds the memory of temporaries."""
 
-SHAPES = 64
-"""A pass is compiled for at most this many different shapes."""
-
 
 def on_gpu(tensor: Tensor) -> bool:
     """Whether operations are launched, not done, when they return: asking for a number then means waiting."""
@@ -133,6 +132,22 @@ def on_gpu(tensor: Tensor) -> bool:
 def part_rows(*rows: Tensor) -> int:
     """How many rows of the widest of these are a part."""
     return max(1, (WHOLE if on_gpu(rows[0]) else CACHED) // max(1, *(t.shape[1:].numel() for t in rows)))
+
+
+def times(rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+    """``rows matrix``, of many rows."""
+    done = by_hand(None, rows, matrix, 1.0, out) if on_gpu(rows) else None
+    if done is not None:
+        return done
+    return rows @ matrix if out is None else torch.mm(rows, matrix, out=out)
+
+
+def plus_times(
+    start: Tensor, rows: Tensor, matrix: Tensor, scale: float = 1.0, out: Tensor | None = None
+) -> Tensor:
+    """``start + scale rows matrix``; start is a matrix, or one row that is the same for all. ``out`` may be start."""
+    done = by_hand(start, rows, matrix, scale, out) if on_gpu(rows) else None
+    return torch.addmm(start, rows, matrix, alpha=scale, out=out) if done is None else done
 
 
 @dataclass(frozen=True)
@@ -171,18 +186,19 @@ class Execution:
         """Whether the device must not be asked for a number, because its launches may be recorded."""
         return self.recorded and on_gpu(tensor)
 
-    def direction(self, left: Tensor, right: Tensor) -> Tensor:
+    def direction(self, left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
         """``left @ right`` where the answer is a direction; how far to go is found from exact products.
 
         In bfloat16 the factors are rounded, their products added in float32; a CPU without such makes them in float32.
         """
         if not self.rounded_directions or left.dtype != torch.float32:
-            return left @ right
+            return times(left, right, out)
         left, right = left.bfloat16(), right.bfloat16()
         if left.is_cuda and hasattr(torch.ops.aten.mm, "dtype"):  # since torch 2.8
             product: Tensor = torch.mm(left, right, out_dtype=torch.float32)
-            return product
-        return left.float() @ right.float()
+        else:
+            product = left.float() @ right.float()
+        return product if out is None else out.copy_(product)
 
     def add_direction(
         self, start: Tensor, left: Tensor, right: Tensor, scale: float, out: Tensor | None = None
@@ -190,7 +206,7 @@ class Execution:
         """``start + scale direction(left, right)``, written to ``out``, or over ``start`` without one."""
         out = start if out is None else out
         if not self.rounded_directions:
-            return torch.addmm(start, left, right, alpha=scale, out=out)
+            return plus_times(start, left, right, scale, out)
         return torch.add(start, self.direction(left, right), alpha=scale, out=out)
 
 
@@ -214,7 +230,7 @@ class Pass:
     def __call__(self, how: Execution, *rows: Tensor | None, **constants: Any) -> Tensor:
         first = next(tensor for tensor in rows if tensor is not None)
         if how.compiles(first):
-            found: Tensor = _compile(self.function)(*rows, **constants)
+            found: Tensor = compiled(self.function)(*rows, **constants)
             self._count_writes(rows)
             return found
         done = self._by_hand(*rows, **constants) if how.kernels and on_gpu(first) else None
@@ -257,23 +273,13 @@ class Numbers:
         self.function = function
 
     def __call__(self, how: Execution, first: Tensor, *others: Any, **constants: Any) -> Any:
-        call = _compile(self.function) if how.never_waits(first) and how.compiled else self.function
+        call = compiled(self.function) if how.never_waits(first) and how.compiled else self.function
         return call(first, *others, **constants)
 
 
 def one_launch(function: Callable[..., Any]) -> Numbers:
     """Decorator: makes :class:`Numbers` of a function."""
     return Numbers(function)
-
-
-@cache
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    # Kernels for the very shapes: those for shapes in general are up to ten times slower (docs/performance.md). A
-    # function meets a handful of shapes, and torch's own limit would leave the later ones uncompiled.
-    config = torch._dynamo.config
-    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
-    setattr(config, limit, max(SHAPES, getattr(config, limit)))
-    return torch.compile(function, dynamic=False)
 
 
 def nothing(x: Tensor) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ class HandWritten:
         self.name, self._can_be_made = name, True
 
     def __call__(self, *args: Any, **constants: Any) -> Tensor | None:
+        wait_for_rehearsals()
         kernel = _kernel(self.name) if self._can_be_made else None
         try:
             return None if kernel is None else kernel(*args, **constants)
@@ -42,3 +46,41 @@ def _kernel(name: str) -> Callable[..., Tensor | None] | None:
     if find_spec("triton") is None:
         return None
     return import_module("dladmm.compute.kernels").KERNELS[name]  # type: ignore[no-any-return]
+
+
+_rehearsals: list[threading.Thread] = []
+
+
+def make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
+    """Let the kernels that a run will need be made by threads meanwhile (:mod:`dladmm.compute.rehearsal`).
+
+    Parameters
+    ----------
+    entries : int
+        Of the run's largest variable.
+    classes : int
+        Of a softmax, or 0.
+    product : bool
+        Whether rows are multiplied with matrices large enough for a kernel of their own.
+    device : torch.device
+        A GPU.
+    """
+
+    def rehearse() -> None:
+        try:
+            import_module("dladmm.compute.rehearsal").rehearse(entries, classes, product, device)
+        except Exception as error:  # the call that needs a kernel says so, and does without it
+            logger.debug("kernels could not be made ahead: %s", error)
+
+    if find_spec("triton") is not None:
+        thread = threading.Thread(target=rehearse, name="dladmm kernels", daemon=True)
+        thread.start()
+        _rehearsals.append(thread)
+
+
+def wait_for_rehearsals() -> None:
+    """Until no kernel is being made: two threads would make the same one twice."""
+    for thread in tuple(_rehearsals):
+        thread.join()
+        with suppress(ValueError):  # another run's thread may have waited for it as well
+            _rehearsals.remove(thread)

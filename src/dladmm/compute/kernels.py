@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute import triton_code
+from dladmm.compute.product_kernels import row_sums, rows_times
 
 MOST_CLASSES, INNER_STEPS = 1024, 4
 """Of the softmax prox: classes of a row that one program holds, and Newton steps for each (as losses.cross_entropy)."""
@@ -29,9 +30,6 @@ WORTH_A_KERNEL = 1 << 18
 
 SMALL_BLOCK = 512
 """The same where a program does many operations with an entry."""
-
-WORTH_ROW_SUMS, WIDEST = 1 << 21, 256
-"""Of sparse products: multiplications from which a kernel pays for being made, and columns that a program adds up."""
 
 
 def advance(
@@ -207,27 +205,6 @@ def newton_step(
     return _nothing(s)
 
 
-def row_sums(columns: Tensor, values: Tensor | None, starts: Tensor, dense: Tensor) -> Tensor | None:
-    """:func:`dladmm.compute.sparse._row_sums`, in float32 or float64, where no gradient is asked for."""
-    n, width = len(starts) - 1, dense.shape[1]
-    if (
-        len(columns) * width < WORTH_ROW_SUMS
-        or dense.dtype not in (torch.float32, torch.float64)
-        or not dense.is_contiguous()
-        or (values is not None and values.dtype != dense.dtype)
-        or (dense.requires_grad and torch.is_grad_enabled())
-    ):
-        return None
-    sums = dense.new_empty(n, width)
-    side = min(WIDEST, 1 << (width - 1).bit_length())
-    triton_code.row_sums[(n, -(-width // side))](
-        columns, dense if values is None else values, starts, dense, sums, width,
-        WEIGHTED=values is not None, ENTRIES=min(32, max(4, SMALL_BLOCK // side)), COLUMNS=side,
-        num_warps=2 if side == WIDEST else 1,
-    )  # fmt: skip
-    return sums
-
-
 def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
     """Whether x is large enough (or may be small), and all are float32, contiguous and on its device."""
     given = [tensor for tensor in (x, *others) if tensor is not None]
@@ -264,4 +241,5 @@ KERNELS: dict[str, Callable[..., Tensor | None]] = {
     "rises": rises,
     "newton_step": newton_step,
     "row_sums": row_sums,
+    "rows_times": rows_times,
 }

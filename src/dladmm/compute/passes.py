@@ -64,8 +64,7 @@ def _scaled_row_squares(x: Tensor, out: Tensor, *, power: Tensor) -> Tensor:
 
 def ratio(numerator: Tensor, denominator: Tensor, otherwise: float = 0.0) -> Tensor:
     """``numerator / denominator``, and ``otherwise`` where the denominator is zero."""
-    safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))
-    return torch.where(denominator > 0, numerator / safe, torch.full_like(safe, otherwise))
+    return torch.where(denominator > 0, numerator / denominator, otherwise)
 
 
 MANY_ROWS = 8

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from dladmm.compute.hand_written import wait_for_rehearsals
 from dladmm.compute.workspace import Workspace
 
 WARM_CALLS = 2
@@ -88,6 +89,7 @@ class Replayed:
         graph = torch.cuda.CUDAGraph()
         stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         before = self._workspace.mark()
+        wait_for_rehearsals()  # what another thread asks of the device would break the recording
         # Not torch.cuda.graph, which waits for the device, collects garbage and empties the cache first. Graphs of
         # earlier runs that are collected in the middle of a recording would break it, so that has to wait.
         with torch.cuda.stream(stream), no_collection():

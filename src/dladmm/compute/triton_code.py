@@ -2,7 +2,7 @@
 """The Triton code of :mod:`dladmm.compute.kernels`: a program works on a block of entries, and leaves its sum.
 
 What a pass does only at times it does with so many entries, all or none, which is not compiled in: there is one kernel
-to make, and memory that is masked out is not read.
+to make, and memory that is masked out is not read. Widths are not compiled in either, where nothing is gained by it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def nan_max(x, floor):
     return tl.where(x != x, x, tl.maximum(x, floor))
 
 
-@triton.jit(do_not_specialize=["moved", "shifted", "left"])
+@triton.jit(do_not_specialize=["columns", "moved", "shifted", "left"])
 def advance(
     x_at, move_at, target_at, residual_at, multiple_at, shift_at, n, columns, inner, moved, shifted, left,
     BLOCK: tl.constexpr,
@@ -30,7 +30,7 @@ def advance(
     tl.store(residual_at + at, x - tl.load(target_at + at, mask=at < left), mask=at < left)
 
 
-@triton.jit(do_not_specialize=["compared", "left"])
+@triton.jit(do_not_specialize=["row", "compared", "left"])
 def descend(
     x_at, d_at, other_at, residual_at, step_at, sums_at, n, row, compared, left,
     BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
@@ -68,7 +68,7 @@ def relu_entries(
     tl.store(sums_at + tl.program_id(0), tl.sum(tl.where(inside, apart * apart, 0.0), 0).to(tl.float64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def inner(prediction_at, target_at, gradient_at, sums_at, n, programs, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -80,7 +80,7 @@ def inner(prediction_at, target_at, gradient_at, sums_at, n, programs, BLOCK: tl
     tl.store(sums_at + programs + tl.program_id(0), tl.sum(g * g, 0).to(tl.float64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["programs"])
 def relu_rises(
     H_at, change_at, prediction_at, residual_at, steps_at, sums_at, n, programs,
     STEPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -120,6 +120,41 @@ def row_sums(
     tl.store(sums_at + row * width + column, tl.sum(sums, 0), mask=column < width)
 
 
+@triton.jit(do_not_specialize=["m", "n", "quarter", "between", "started"])
+def rows_times(
+    rows_at, high_at, rest_at, start_at, out_at, m, n, quarter, between, started, scale,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    k = quarter * 4  # so that the compiler knows of 16 bytes at a time
+    first_row, first_column = tl.program_id(0) // tl.cdiv(n, N) * M, tl.program_id(0) % tl.cdiv(n, N) * N
+    row, column, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    left = tl.minimum(row, m - 1 - first_row)[:, None] * k + inner[None, :]
+    right = tl.minimum(column, n - 1 - first_column)[None, :] * k + inner[:, None]
+    rows_at += first_row.to(tl.int64) * k
+    high_at += first_column * k
+    rest_at += first_column * k
+    total = tl.zeros((M, N), tl.float32)
+    for begin in range(0, k, K):
+        within = inner < k - begin
+        a = tl.load(rows_at + left, mask=within[None, :], other=0.0)
+        high = tl.load(high_at + right, mask=within[:, None], other=0.0)
+        rest = tl.load(rest_at + right, mask=within[:, None], other=0.0)
+        nearest = ((a.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)
+        part = tl.dot(a - nearest, high, input_precision="tf32")
+        part = tl.dot(nearest, rest, part, input_precision="tf32")
+        part = tl.dot(nearest, high, part, input_precision="tf32")
+        total += part * scale  # outside of the tensor cores, which round every addition down
+        rows_at += K
+        high_at += K
+        rest_at += K
+    start_at += first_row.to(tl.int64) * between + first_column
+    out_at += first_row.to(tl.int64) * n + first_column
+    inside = (row < m - first_row)[:, None] & (column < n - first_column)[None, :]
+    begun = inside & (column < started)[None, :]
+    total += tl.load(start_at + row[:, None] * between + column[None, :], mask=begun, other=0.0)
+    tl.store(out_at + row[:, None] * n + column[None, :], total, mask=inside)
+
+
 @triton.jit
 def stirred(x):
     x = (x ^ (x >> 16)) * tl.full((), 0x7FEB352D, tl.uint32)
@@ -127,7 +162,7 @@ def stirred(x):
     return x ^ (x >> 16)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns"])
 def drop(out_at, x_at, rows_at, columns_at, limit_at, factor_at, n, columns, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
@@ -199,7 +234,7 @@ def log1p(x):
     return tl.where(tl.abs(x) < 0.5, near, tl.log(u))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "classes"])
 def newton_step(
     excess_at, s_at, step_at, offset_at, k_at, log_k_at, labelled_at, total_at, n, classes,
     INNER: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr,

@@ -205,6 +205,8 @@ class UpdatePlan:
         The prediction is overwritten before anybody reads it.
     in_settled : bool
         Nothing moves that link any more before the iteration ends, so its tie is worth measuring.
+    in_holds : bool
+        The sweep began at a feasible point and nothing has moved that link since: the variable is its prediction.
     """
 
     in_residual: bool = False
@@ -213,6 +215,7 @@ class UpdatePlan:
     in_offset_lasts: bool = False
     out_prediction_dead: bool = False
     in_settled: bool = True
+    in_holds: bool = False
 
 
 NO_PLAN = UpdatePlan()

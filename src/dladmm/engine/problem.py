@@ -214,6 +214,12 @@ class Problem:
         """``V_{l-1}``, the input of block l."""
         return self.x if l == 0 else state.outputs[l - 1]
 
+    def within_constraints(self, params: list[Params]) -> None:
+        """Bring parameters to where the constraints on them hold, in place."""
+        for l, block in enumerate(self.chain):
+            for name in block.penalised:
+                params[l][name] = self.penalty_of(l).prox(params[l][name], 0.0)
+
     # Where an iterate starts -----------------------------------------------------------------------------------
 
     @torch.no_grad()

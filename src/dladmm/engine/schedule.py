@@ -60,7 +60,7 @@ def planned(
 
     ``idle[l]`` says that block l has no parameters. ``joined`` makes parameter updates of one block in a row
     together, ``prepared`` plans what is computed for the next update; ``continues`` says that the next sweep begins
-    where this one ends.
+    where this one ends, otherwise every sweep begins at a feasible point.
     """
     updates = [u for u in schedule if u.variable == "output" or not idle[u.link]]
     if joined:
@@ -68,7 +68,10 @@ def planned(
     if joined and prepared:
         plans = [_plan(updates, i, chain, continues) for i in range(len(updates))]
     else:
-        plans = [replace(NO_PLAN, in_settled=_settled(updates, i)) for i in range(len(updates))]
+        plans = [
+            replace(NO_PLAN, in_settled=_settled(updates, i), in_holds=_holds(updates, i, continues))
+            for i in range(len(updates))
+        ]
     return list(zip(updates, plans, strict=True))
 
 
@@ -98,6 +101,12 @@ def _settled(updates: Sequence[Update], i: int) -> bool:
     return not any(updates[i].link in _changes(later) for later in updates[i + 1 :])
 
 
+def _holds(updates: Sequence[Update], i: int, continues: bool) -> bool:
+    """Whether update i meets the variable's own link as a feasible point has it."""
+    own = not continues and updates[i].variable == "output"
+    return own and not any(updates[i].link in _changes(earlier) for earlier in updates[:i])
+
+
 def _plan(updates: Sequence[Update], i: int, chain: Chain, continues: bool) -> UpdatePlan:
     update, last = updates[i], len(chain) - 1
     out = update.link + 1 if update.variable == "output" else update.link
@@ -113,6 +122,7 @@ def _plan(updates: Sequence[Update], i: int, chain: Chain, continues: bool) -> U
         and _reads_offset_next(updates, update.link, chain),
         out_prediction_dead=update.variable == "output" and _overwritten(updates[i + 1 :], out, chain),
         in_settled=_settled(updates, i),
+        in_holds=_holds(updates, i, continues),
     )
 
 

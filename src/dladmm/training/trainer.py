@@ -18,6 +18,7 @@ from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, product_precision, threads_for
 from dladmm.compute.recording import Replayed
+from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.batches import Batches
 from dladmm.engine.method import Method, MethodFactory, Plain, made_by
 from dladmm.engine.options import TrainOptions, execution_of, own_method, refuse_own_settings
@@ -51,9 +52,9 @@ class Trainer:
     """Trains one chain on one data set: ``fit()`` runs the loop and returns a :class:`Result`.
 
     Everything it is given has been checked already; :func:`dladmm.train` is the front door. ``method`` puts another
-    iteration in the place of dlADMM's (:mod:`dladmm.engine.method`). With ``comm`` every rank has a trainer of its own
-    rows, and what is decided is the same on all. ``zeroed``: rows of V_l, l < n, that start at 0; ``start``: the
-    Lagrangian before the first iteration; ``exempt``: iterations outside the theory.
+    iteration in the place of dlADMM's. With ``comm`` every rank has a trainer of its own rows, and what is decided is
+    the same on all. ``zeroed``: rows of V_l, l < n, that start at 0; ``start``: the Lagrangian before the first
+    iteration; ``exempt``: iterations outside the theory.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class Trainer:
         order = None if options.sweep == "both" else schedule_of(len(chain), options.sweep)
         given = options.subproblems, counts, chunk_rows, comm, shards
         self.engine = Engine(chain, x, risk, penalty, *given, schedule=order)
-        for l, block_params in enumerate(params):
-            for name in chain.blocks[l].penalised:  # a constraint holds from the start
-                block_params[name] = self.engine.penalty_of(l).prox(block_params[name], 0.0)
+        if x.is_cuda:
+            make_kernels_ahead(self.engine, params, options, batches)
+        self.engine.within_constraints(params)
         rho = options.starting_rho(risk.H)
         self.state = self.engine.starting_state(options.start, params, rho, options.starting_nu(rho), zeroed)
         self.baseline: str | None = None
@@ -103,7 +104,7 @@ class Trainer:
         self.history, self._starting_rho = History(), rho
         self.given: dict[str, Any] | None = None  # the data as they were given
         self.known_by: dict[str, Any] | None = None  # dladmm.training.identity, once it was asked for
-        self.compared = True  # False after a resume from a snapshot of data or settings that are not known
+        self.compared, self._restored = True, False  # not compared: resumed from unknown data or settings
         self.exempt = [1] if options.start != "feasible" else []
         every = options.diagnostics_every or (1 if self.passes is not None else None)
         self._every = every or diagnostics_interval(self.state, self.engine.n_rows)
@@ -113,8 +114,7 @@ class Trainer:
                 f"the network's first pass gives {self.start}: X, y or the initial weights are not finite, or "
                 f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
             )
-        self._requested: Status | None = None
-        self._restored, self.restored_from = False, cast("int | None", None)
+        self._requested, self.restored_from = cast("Status | None", None), cast("int | None", None)
         self.engine.how = execution_of(options, self.method, self.engine)
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded and isinstance(self.method, Plain):
