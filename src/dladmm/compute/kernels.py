@@ -126,6 +126,16 @@ def inner_and_square(
     return sums.sum(1)
 
 
+def inner_rows(x: Tensor, y: Tensor, products: Tensor, squares: Tensor) -> Tensor | None:
+    """:func:`dladmm.compute.passes._inner_products`."""
+    if not _plain(x, y) or not products.is_contiguous() or not squares.is_contiguous():
+        return None
+    width = x.shape[1:].numel()
+    columns = min(SMALL_BLOCK, 1 << max(5, (width - 1).bit_length()))
+    triton_code.inner_rows[(len(x),)](x, y, products, squares, width, COLUMNS=columns)
+    return _nothing(x)
+
+
 def drop(
     out: Tensor, x: Tensor, rows: Tensor, *, columns: Tensor, limit: Tensor, factor: Tensor
 ) -> Tensor | None:
@@ -236,6 +246,7 @@ KERNELS: dict[str, Callable[..., Tensor | None]] = {
     "descend": descend,
     "solve_entries": solve_entries,
     "inner_and_square": inner_and_square,
+    "inner_rows": inner_rows,
     "drop": drop,
     "solve_rows": solve_rows,
     "rises": rises,

@@ -127,7 +127,7 @@ def squared_distance(x: Tensor, y: Tensor, counts: Tensor | None) -> Tensor:
     return squared_norm(x - y, counts)
 
 
-@one_pass("products", "squares")
+@one_pass("products", "squares", kernel="inner_rows")
 def _inner_products(x: Tensor, y: Tensor, products: Tensor, squares: Tensor) -> Tensor:
     products.copy_((x * y).flatten(1).sum(1, dtype=torch.float64))
     squares.copy_(row_squared_norms(y))

@@ -22,7 +22,7 @@ entries that it works on at once."""
 HOPPER = 9
 """The GPUs that ``rows_times`` was measured on, by the first number of their compute capability."""
 
-TILE = {"M": 128, "N": 128, "K": 32, "num_warps": 8, "num_stages": 3}
+TILE = {"M": 64, "N": 128, "K": 32, "num_warps": 4, "num_stages": 3}
 """Rows and columns that a program makes, and how many columns of the rows it has multiplied before it adds up."""
 
 

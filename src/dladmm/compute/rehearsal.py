@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute import triton_code
-from dladmm.compute.kernels import BLOCK, WORTH_A_KERNEL, newton_step
+from dladmm.compute.kernels import BLOCK, SMALL_BLOCK, WORTH_A_KERNEL, newton_step
 from dladmm.compute.product_kernels import TILE
 
 WORKERS = 8
@@ -68,6 +68,7 @@ def _launches(entries: int, classes: int, product: bool, device: torch.device) -
             lambda: triton_code.descend[(1,)](x, x, x, x, x, sums, 0, 1, 0, 0, BY_ROW=False, BLOCK=BLOCK),
             lambda: triton_code.relu_entries[(1,)](x, x, x, x, x, x, sums, 0, 1.0, 1.0, 0, 0, 0, BLOCK=BLOCK),
             lambda: triton_code.inner[(1,)](x, x, x, sums, 0, 1, BLOCK=BLOCK),
+            lambda: triton_code.inner_rows[(1,)](x, x, sums, sums, 0, COLUMNS=SMALL_BLOCK),
             lambda: triton_code.drop[(1,)](x, x, whole, whole, sums, sums, 0, 1, BLOCK=BLOCK),
         ]
     return found

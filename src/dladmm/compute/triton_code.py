@@ -80,6 +80,22 @@ def inner(prediction_at, target_at, gradient_at, sums_at, n, programs, BLOCK: tl
     tl.store(sums_at + programs + tl.program_id(0), tl.sum(g * g, 0).to(tl.float64))
 
 
+@triton.jit(do_not_specialize=["width"])
+def inner_rows(x_at, y_at, products_at, squares_at, width, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_at += row * width
+    y_at += row * width
+    products, squares = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
+    for begin in range(0, width, COLUMNS):
+        column = begin + tl.arange(0, COLUMNS)
+        x = tl.load(x_at + column, mask=column < width, other=0.0)
+        y = tl.load(y_at + column, mask=column < width, other=0.0)
+        products += x * y
+        squares += y * y
+    tl.store(products_at + row, tl.sum(products.to(tl.float64), 0))
+    tl.store(squares_at + row, tl.sum(squares.to(tl.float64), 0))
+
+
 @triton.jit(do_not_specialize=["programs"])
 def relu_rises(
     H_at, change_at, prediction_at, residual_at, steps_at, sums_at, n, programs,

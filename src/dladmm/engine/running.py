@@ -23,6 +23,9 @@ from dladmm.solvers.weight_step import Operator, grouped
 TINY = 1e-20
 """Added to running squares before they are divided by."""
 
+MOST_SPREADS = 10.0
+"""Root mean squares that an entry moves by at most: one that has a gradient for the first time had a mean of zero."""
+
 
 Run = Callable[[Hashable, Callable[[], Any]], Any]
 """``run(name, part)``: how a part of a sweep is executed; what it returns."""
@@ -232,13 +235,15 @@ class RunningGradient:
         """``-(gradient + decay)`` over the running root mean square, in which the decay counts too.
 
         Without it the penalty would pull entries without a gradient of their own (the weights of words that few nodes
-        have) harder than any loss, and no step would be short enough.
+        have) harder than any loss, and no step would be short enough. Nor would one be where an input that was zero in
+        all batches before is not in this one: without a bound on the ratio its weights alone would move.
         """
         found: Params = {}
         for name, g in gradient.items():
             own, square = decay.get(name), self.square[name]
             square = square if own is None else square + own.square()
-            found[name] = -(g if own is None else g + own) / (square.sqrt() + TINY**0.5)
+            pull = g if own is None else g + own
+            found[name] = -pull / (torch.maximum(square.sqrt(), pull.abs() / MOST_SPREADS) + TINY**0.5)
         return found
 
     def tensors(self) -> dict[str, Tensor]:
