@@ -58,7 +58,7 @@ def advance(
     triton_code.advance[_grid(x)](
         x, move if moves else x, target if leaves else x, residual if leaves else x,
         multiple if moves else x, x if shift is None else shift, x.numel(), columns, inner,
-        _all(x, moves), _all(x, shift is not None), _all(x, leaves), BLOCK=BLOCK,
+        int(moves), int(shift is not None), int(leaves), BLOCK=BLOCK,
     )  # fmt: skip
     return _nothing(x)
 
@@ -81,7 +81,7 @@ def descend(
     compared, sums = other is not None, _partial(x)
     triton_code.descend[_grid(x)](
         x, d, x if other is None else other, x if residual is None else residual, far, sums,
-        x.numel(), x.shape[1:].numel(), _all(x, compared), _all(x, compared and residual is not None),
+        x.numel(), x.shape[1:].numel(), int(compared), int(residual is not None),
         BY_ROW=step is None, BLOCK=BLOCK,
     )  # fmt: skip
     return sums.sum() if measured and compared else _nothing(x)
@@ -106,7 +106,7 @@ def solve_entries(
     triton_code.relu_entries[_grid(z)](
         z, z if f is None else f, m, a, z if residual is None else residual, z if offset is None else offset, sums,
         z.numel(), float(weight), weight / (1 + (1 + weight) ** 0.5),
-        _all(z, f is not None), _all(z, residual is not None), _all(z, f is not None and offset is not None),
+        int(f is not None), int(residual is not None), int(f is not None and offset is not None),
         BLOCK=BLOCK,
     )  # fmt: skip
     return sums.sum()
@@ -221,11 +221,6 @@ def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
     return (small or x.numel() >= WORTH_A_KERNEL) and all(
         each.dtype == torch.float32 and each.is_contiguous() and each.device == x.device for each in given
     )
-
-
-def _all(x: Tensor, does: bool) -> int:
-    """With how many entries a kernel does what it does only at times."""
-    return x.numel() if does else 0
 
 
 def _grid(x: Tensor) -> tuple[int]:

@@ -1,8 +1,9 @@
 # mypy: ignore-errors
 """The Triton code of :mod:`dladmm.compute.kernels`: a program works on a block of entries, and leaves its sum.
 
-What a pass does only at times it does with so many entries, all or none, which is not compiled in: there is one kernel
-to make, and memory that is masked out is not read. Widths are not compiled in either, where nothing is gained by it.
+What a pass does only at times is said by numbers, which are not compiled in, so that there is one kernel to make. Masks
+speak of the number of entries alone: the compiler knows it for a multiple of 16, and reads 16 bytes at once. Widths are
+not compiled in either, where nothing is gained by it.
 """
 
 from __future__ import annotations
@@ -16,23 +17,26 @@ def nan_max(x, floor):
     return tl.where(x != x, x, tl.maximum(x, floor))
 
 
-@triton.jit(do_not_specialize=["columns", "moved", "shifted", "left"])
+@triton.jit(do_not_specialize=["columns", "moves", "shifts", "leaves"])
 def advance(
-    x_at, move_at, target_at, residual_at, multiple_at, shift_at, n, columns, inner, moved, shifted, left,
+    x_at, move_at, target_at, residual_at, multiple_at, shift_at, n, columns, inner, moves, shifts, leaves,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     x = tl.load(x_at + at, mask=inside)
-    x += tl.where(at < moved, tl.load(move_at + at, mask=at < moved) * tl.load(multiple_at), 0.0)
-    x += tl.load(shift_at + (at // inner) % columns, mask=at < shifted, other=0.0)
+    if moves != 0:
+        x += tl.load(move_at + at, mask=inside) * tl.load(multiple_at)
+    if shifts != 0:
+        x += tl.load(shift_at + (at // inner) % columns, mask=inside, other=0.0)
     tl.store(x_at + at, x, mask=inside)
-    tl.store(residual_at + at, x - tl.load(target_at + at, mask=at < left), mask=at < left)
+    if leaves != 0:
+        tl.store(residual_at + at, x - tl.load(target_at + at, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["row", "compared", "left"])
+@triton.jit(do_not_specialize=["row", "compares", "leaves"])
 def descend(
-    x_at, d_at, other_at, residual_at, step_at, sums_at, n, row, compared, left,
+    x_at, d_at, other_at, residual_at, step_at, sums_at, n, row, compares, leaves,
     BY_ROW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -43,14 +47,16 @@ def descend(
         far = tl.load(step_at)
     x = tl.load(x_at + at, mask=inside) - far * tl.load(d_at + at, mask=inside)
     tl.store(x_at + at, x, mask=inside)
-    apart = tl.where(at < compared, x - tl.load(other_at + at, mask=at < compared), 0.0)
-    tl.store(residual_at + at, apart, mask=at < left)
-    tl.store(sums_at + tl.program_id(0), tl.sum(apart * apart, 0).to(tl.float64))
+    if compares != 0:
+        apart = tl.where(inside, x - tl.load(other_at + at, mask=inside), 0.0)
+        if leaves != 0:
+            tl.store(residual_at + at, apart, mask=inside)
+        tl.store(sums_at + tl.program_id(0), tl.sum(apart * apart, 0).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=["written", "left", "offset"])
+@triton.jit(do_not_specialize=["writes", "leaves", "offsets"])
 def relu_entries(
-    z_at, f_at, m_at, a_at, residual_at, offset_at, sums_at, n, weight, slope, written, left, offset,
+    z_at, f_at, m_at, a_at, residual_at, offset_at, sums_at, n, weight, slope, writes, leaves, offsets,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -61,10 +67,13 @@ def relu_entries(
     z = tl.where(a != a, a, z)
     tl.store(z_at + at, z, mask=inside)
     f = nan_max(z, 0.0)
-    tl.store(f_at + at, f, mask=at < written)
-    tl.store(offset_at + at, a - f, mask=at < offset)
+    if writes != 0:
+        tl.store(f_at + at, f, mask=inside)
+    if offsets != 0:
+        tl.store(offset_at + at, a - f, mask=inside)
     apart = m - z
-    tl.store(residual_at + at, apart, mask=at < left)
+    if leaves != 0:
+        tl.store(residual_at + at, apart, mask=inside)
     tl.store(sums_at + tl.program_id(0), tl.sum(tl.where(inside, apart * apart, 0.0), 0).to(tl.float64))
 
 
