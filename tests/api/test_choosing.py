@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from torch import nn
 
 import dladmm
-from dladmm.api.choosing import best_mode, with_graph_mode, with_mode
+from dladmm.api.choosing import best_mode, is_recurrent, with_graph_mode, with_mode
 from dladmm.compute.communicator import ALONE
 
 
-def mode(X, preset="default", prox="auto", method=None, **options):
-    return with_mode(options, X, ALONE, preset=preset, prox=prox, method=method).get("mode")
+def mode(X, preset="default", prox="auto", method=None, model=None, **options):
+    return with_mode(options, model, X, ALONE, preset=preset, prox=prox, method=method).get("mode")
 
 
 FEW, MANY = np.zeros((100, 3)), np.broadcast_to(np.zeros(3), (50_000, 3))
@@ -44,6 +45,26 @@ FEW, MANY = np.zeros((100, 3)), np.broadcast_to(np.zeros(3), (50_000, 3))
 )
 def test_the_mode_of_train(X, options, expected):
     assert mode(X, **options) == expected
+
+
+def test_recurrent_layers_are_streamed():
+    """Wherever they stand in a network, unless the rows are very few or settings of another mode were given."""
+    X = np.zeros((100, 6, 3))
+    layer = nn.GRU(3, 4, batch_first=True)
+    for model in (
+        nn.Sequential(dladmm.Recurrent(layer), nn.Linear(4, 2)),
+        nn.ModuleList([nn.ModuleList([layer])]),
+    ):
+        assert is_recurrent(model)
+        assert mode(X, model=model) == "streaming"
+        assert mode(X, model=model, rho=1.0) == "accelerated"
+        assert mode(X[:12], model=model) == "accelerated"
+        assert mode(X, model=model, preset="paper") == "convergent"
+    chain = dladmm.from_module(nn.Sequential(dladmm.Recurrent(layer), nn.Linear(4, 2)))
+    assert is_recurrent(chain)
+    assert not is_recurrent(dladmm.mlp([3, 2]))
+    assert not is_recurrent(nn.Linear(3, 2))
+    assert not is_recurrent(None)
 
 
 def test_the_mode_of_graphs():

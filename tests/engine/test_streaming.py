@@ -181,6 +181,18 @@ def test_recurrent_layers_stream():
     assert float(accuracy) > 0.85
 
 
+def test_an_input_that_is_zero_at_first_does_not_stop_the_rest():
+    """A quarter of the digits left out: a border pixel is first seen in the fourth batch. Its weights alone moved then,
+    and what was measured along them kept every later step a thousand times too short."""
+    data = datasets.load("digits")
+    x, y = data.x_train.reshape(-1, 8, 8), data.y_train
+    kept = torch.arange(len(x)) // 360 != 1
+    torch.manual_seed(0)
+    module = nn.Sequential(Recurrent(nn.RNN(8, 64, batch_first=True)), nn.Linear(64, 10))
+    result = train(module, x[kept], y[kept], mode="streaming", max_iter=6, random_state=0, dtype="float32")
+    assert result.history["train_accuracy"][-1] > 0.95
+
+
 @pytest.mark.parametrize("activation", ["sign", "step", {"name": "quantised", "levels": 4}])
 def test_jumps_stream_by_their_surrogate(activation):
     data = datasets.load("digits")

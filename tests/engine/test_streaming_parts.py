@@ -13,7 +13,7 @@ from dladmm.base.history import History
 from dladmm.engine.batch_sweep import BatchSweep
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
 from dladmm.engine.rho_rules import raises_rho
-from dladmm.engine.running import TINY, RunningGradient
+from dladmm.engine.running import MOST_SPREADS, TINY, RunningGradient
 from dladmm.engine.streaming import Streaming, _is_heavy
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -116,6 +116,17 @@ def test_a_running_gradient_is_over_its_root_mean_square_with_the_decay():
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     alone = running._direction({"W": g}, {})["W"]
     torch.testing.assert_close(alone[0], number(-1.0))
+
+
+def test_an_entry_with_a_gradient_for_the_first_time_is_bounded():
+    """Its running square is zero: the ratio would be whatever keeps the division from failing."""
+    running = RunningGradient(SimpleNamespace(records_gradients=False), {"W": torch.zeros(4, dtype=F64)})
+    running.square["W"].copy_(torch.tensor([1.0, 0.0, 0.0, 4.0]))
+    g = torch.tensor([3.0, 1e-3, 0.0, -40.0], dtype=F64)
+    found = running._direction({"W": g}, {})["W"]
+    torch.testing.assert_close(
+        found, torch.tensor([-3.0, -MOST_SPREADS, 0.0, MOST_SPREADS], dtype=F64), rtol=1e-5, atol=0
+    )
 
 
 def test_a_running_gradient_is_damped():

@@ -2,7 +2,7 @@
 
     1. settings of the solvers (rho, nu, damping, w_solver, a_solver, max_memory, ...)   accelerated
     2. 50,000 rows or more, a stream, or sparse rows that would be large as dense ones   streaming
-    3. step functions, whose batches may be normalised inside the network                streaming
+    3. step functions, whose batches may be normalised inside the network, and recurrent layers        streaming
     4. one network is needed (a module trained in place, a penalty, early stopping, a warm start), fewer than 12 rows,
        more than 2,000 features, several ranks                          accelerated; streaming with batch_size
     5. everything else: tables                                                           cross-fitted
@@ -17,12 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from dladmm.api.given import is_stream
 from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.batches import MANY_ROWS
 from dladmm.engine.options import TrainOptions
+from dladmm.network.chain import Chain
 from dladmm.solvers.subproblems import SubproblemOptions
 
 CROSS_FITTED = "cross-fitted"
@@ -31,7 +33,7 @@ CROSS_FITTED = "cross-fitted"
 GRAPH_MODE = "accelerated"
 """What "auto" stands for on graphs."""
 
-FEWEST_ROWS, FEWEST_WITH_JUMPS, MOST_FEATURES, DENSE_ENTRIES = 12, 20, 2000, 20_000_000
+FEWEST_ROWS, FEWEST_IN_BATCHES, MOST_FEATURES, DENSE_ENTRIES = 12, 20, 2000, 20_000_000
 
 
 def best_mode(
@@ -43,18 +45,19 @@ def best_mode(
     one_network: bool = False,
     batches: bool = False,
     jumps: bool = False,
+    recurrent: bool = False,
 ) -> str:
     """What "auto" stands for: "accelerated", "streaming" or CROSS_FITTED.
 
     ``solver_settings``: rho, nu and the like were given. ``one_network``: something was asked for that copies of the
     network do not have. ``batches``: a batch size was given. ``jumps``: activations have levels, and batches may be
-    normalised inside the network.
+    normalised inside the network. ``recurrent``: there is a recurrent layer.
     """
     if solver_settings:
         return "accelerated"
     if n_rows >= MANY_ROWS or (sparse_rows and n_rows * n_features > DENSE_ENTRIES):
         return "streaming"
-    if jumps and n_rows >= FEWEST_WITH_JUMPS:
+    if (jumps or recurrent) and n_rows >= FEWEST_IN_BATCHES:
         return "streaming"
     unusual = n_rows < FEWEST_ROWS or n_features > MOST_FEATURES
     if one_network or unusual:
@@ -70,7 +73,7 @@ OF_SOLVERS = {"rho", "nu", "max_memory", "compile", "subproblems", *SubproblemOp
 
 
 def with_mode(
-    options: dict[str, Any], X: Any, comm: Communicator, *, preset: str, prox: str, method: Any
+    options: dict[str, Any], model: Any, X: Any, comm: Communicator, *, preset: str, prox: str, method: Any
 ) -> dict[str, Any]:
     """The options of :func:`dladmm.train`, whose mode is "auto" or not given, with the mode that this stands for.
 
@@ -86,8 +89,16 @@ def with_mode(
         shape = _shape(X)
         n_rows = sum(int(text) for text in comm.texts(str(shape[0])))
         solvers = prox != "auto" or any(asked.get(name) is not None for name in OF_SOLVERS)
-        named = best_mode(n_rows, int(np.prod(shape[1:])), solver_settings=solvers, one_network=True)
+        asked_for = {"solver_settings": solvers, "one_network": True, "recurrent": is_recurrent(model)}
+        named = best_mode(n_rows, int(np.prod(shape[1:])), **asked_for)
     return {"mode": named} | asked
+
+
+def is_recurrent(model: Any) -> bool:
+    """Whether a module, or a chain, has a recurrent layer."""
+    if isinstance(model, Chain):
+        return any(block.own_variables for block in model)
+    return isinstance(model, nn.Module) and any(isinstance(m, nn.RNNBase) for m in model.modules())
 
 
 def with_graph_mode(options: dict[str, Any], *, preset: str, method: Any) -> dict[str, Any]:

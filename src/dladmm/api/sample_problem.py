@@ -100,7 +100,7 @@ def sample_trainer(
     if weights is not None:
         options = {"mode": "streaming"} | options  # the one mode that has them
     if options.get("mode", "auto") == "auto":
-        options = with_mode(options, X, comm, preset=preset, prox=prox, method=method)
+        options = with_mode(options, model, X, comm, preset=preset, prox=prox, method=method)
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)

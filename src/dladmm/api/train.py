@@ -105,7 +105,8 @@ def train(
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``:
         iterations, or passes over the data with ``mode="streaming"``. ``mode`` is "auto" unless given: "streaming" for
-        a stream, a sparse X, 50,000 rows or more, or with ``batch_size``, else "accelerated" (docs/defaults.md).
+        a stream, a sparse X, 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated"
+        (docs/defaults.md).
         "convergent" is the paper's algorithm (Algorithms 1 and 2), whose theorems the certificate checks.
 
     Returns

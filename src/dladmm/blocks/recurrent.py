@@ -42,6 +42,10 @@ GATED_INPUTS = 0.5
 SHARE = "share of the pull"
 """What of a sweep's pull on the states its parameters get to see."""
 
+METRIC_DAMPING = {"GRU": 10.0}
+"""Of the Gram matrices in whose coordinates parameters move, beside that of other blocks. Two updates an iteration go
+far along what hardly varies: they fitted the rows they saw no sooner, and knew less of others."""
+
 ROUNDS = 2
 """A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
 
@@ -70,6 +74,7 @@ class RecurrentStates(Block):
         self.penalised = ("weight_ih_l0", "weight_hh_l0")
         # A second update costs half an iteration more: a GRU's buys accuracy, in Adam epochs it is the cheapest cell
         self.updated_once = self.cell_kind != "GRU"
+        self.metric_damping = METRIC_DAMPING.get(self.cell_kind, 1.0)
 
     def __repr__(self) -> str:
         return f"RecurrentStates({self.cell_kind}, {self.n_in}, {self.n_hidden})"

@@ -119,5 +119,5 @@ def _factor(block: RecurrentStates, inputs: Tensor, work: Work) -> Tensor:
     rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if block.bias else rows
     counts = None if work.counts is None else work.counts.repeat_interleave(inputs.shape[1], 0)
     gram = full_precision_gram(rows, counts) / (work.samples(len(inputs)) * inputs.shape[1])
-    damping = work.options.damping * gram.diagonal().mean()
+    damping = work.options.damping * block.metric_damping * gram.diagonal().mean()
     return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
