@@ -5,20 +5,26 @@
 A float32 number is the sum of three bfloat16 numbers, or to 22 bits of two TF32 numbers. Products of the parts run on
 tensor cores, and six (three) of them make the product of the whole. ``NN`` is rows times weights, ``TN`` a sum over
 the rows, in bfloat16 by chunks whose sums are added up in float32: tensor cores round every addition down, which
-shows in long sums. ``fused`` is one kernel for the three products in TF32, of parts rounded to nearest, which adds up
-blocks of 32 products outside of the tensor cores. Errors are over the product of absolute values, against float64. Not
-part of the library: docs/performance.md says why.
+shows in long sums. ``kernel`` is the library's own (dladmm/compute/product_kernels.py): one kernel for the three
+products in TF32, of parts rounded to nearest, which adds up blocks of 32 products outside of the tensor cores; the
+others are what was tried before it. Errors are over the product of absolute values, against float64.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # this checkout, installed or not
+
+from dladmm.compute.execution import times
 
 CHUNK, BLOCK = 2048, 4096
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -40,30 +46,6 @@ if find_spec("triton") is not None:
         tl.store(y + place, first, mask=inside)
         tl.store(y + place + columns, second, mask=inside)
         tl.store(y + place + 2 * columns, third, mask=inside)
-
-    @triton.jit
-    def fused_kernel(
-        high_a, rest_a, high_b, rest_b, c, m, n, k, one, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr
-    ):
-        row = tl.program_id(0) // tl.cdiv(n, N) * M + tl.arange(0, M)
-        column, inner = tl.program_id(0) % tl.cdiv(n, N) * N + tl.arange(0, N), tl.arange(0, K)
-        at_a = row[:, None].to(tl.int64) * k + inner[None, :]
-        at_b = column[None, :] * k + inner[:, None]
-        total = tl.zeros((M, N), tl.float32)
-        for begin in range(0, k, K):
-            within = inner + begin < k
-            mask_a = (row < m)[:, None] & within[None, :]
-            mask_b = (column < n)[None, :] & within[:, None]
-            high_left = tl.load(high_a + at_a + begin, mask=mask_a, other=0.0)
-            high_right = tl.load(high_b + at_b + begin, mask=mask_b, other=0.0)
-            rest_left = tl.load(rest_a + at_a + begin, mask=mask_a, other=0.0)
-            rest_right = tl.load(rest_b + at_b + begin, mask=mask_b, other=0.0)
-            part = tl.dot(rest_left, high_right, input_precision="tf32")
-            part = tl.dot(high_left, rest_right, part, input_precision="tf32")
-            part = tl.dot(high_left, high_right, part, input_precision="tf32")
-            total += part * one  # a factor that is not known, or the compiler would add in the tensor cores
-        place = row[:, None].to(tl.int64) * n + column[None, :]
-        tl.store(c + place, total, mask=(row < m)[:, None] & (column < n)[None, :])
 
 
 def split(x: Tensor) -> Tensor:
@@ -129,32 +111,13 @@ def three_products(a: Tensor, b: Tensor) -> Tensor:
     return found
 
 
-def fused(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` in TF32 by one kernel, of parts that are rounded to nearest."""
-
-    def parts(x: Tensor) -> tuple[Tensor, Tensor]:
-        x = x.contiguous()
-        high = ((x.view(torch.int32) + 4096) & -8192).view(torch.float32)
-        return high, x - high
-
-    (high_a, rest_a), (high_b, rest_b) = parts(a), parts(b.T)
-    if not a.is_cuda:
-        return rest_a @ high_b.T + high_a @ rest_b.T + high_a @ high_b.T
-    found = a.new_empty(len(a), b.shape[1])
-    (m, n), k = found.shape, a.shape[1]
-    programs = triton.cdiv(m, 128) * triton.cdiv(n, 128)
-    operands = high_a, rest_a, high_b, rest_b, found
-    fused_kernel[(programs,)](*operands, m, n, k, 1.0, M=128, N=128, K=32, num_warps=8, num_stages=3)
-    return found
-
-
-WAYS: dict[str, tuple[Product, Product]] = {
+WAYS: dict[str, tuple[Product, Product | None]] = {
     "sgemm": (torch.mm, lambda a, b: a.T @ b),
     "bf16x6": (six_products, six_products_over_rows),
     "tf32x3": (three_products, lambda a, b: three_products(a.T, b)),
-    "fused": (fused, lambda a, b: fused(a.T, b)),
+    "kernel": (times, None),
 }
-"""``a b`` and ``a^T b``."""
+"""``a b`` and, where there is one, ``a^T b``."""
 
 
 def milliseconds(product: Product, a: Tensor, b: Tensor, repeats: int) -> float:
@@ -197,6 +160,8 @@ def main(arguments: list[str] | None = None) -> None:
             a, e = (a.relu(), e.relu()) if entries == "relu" else (a, e)
             for name, ways in WAYS.items():
                 for kind, way, b, truth in (("NN", ways[0], w, (a[:4000], w)), ("TN", ways[1], e, (a.T, e))):
+                    if way is None:
+                        continue
                     ms = milliseconds(way, a, b, given.repeats)
                     found = way(a, b)
                     worst, spread, mean = errors(found[:4000] if kind == "NN" else found, *truth)

@@ -74,7 +74,8 @@ def test_products_by_parts_are_products(name):
     a, w, e = (torch.randn(*shape, generator=generator) for shape in ((3000, 7), (7, 5), (3000, 5)))
     along, over_rows = split_products.WAYS[name]
     assert split_products.errors(along(a, w), a, w)[0] < 1e-6
-    assert split_products.errors(over_rows(a, e), a.T, e)[0] < 1e-6
+    if over_rows is not None:
+        assert split_products.errors(over_rows(a, e), a.T, e)[0] < 1e-6
 
 
 def test_factors_are_sums_of_their_parts():

@@ -7,20 +7,18 @@ from collections.abc import Sequence
 from dladmm.blocks import Params
 from dladmm.compute.hand_written import make_ahead
 from dladmm.compute.products import worth_a_kernel
-from dladmm.engine.batches import Batches
 from dladmm.engine.options import TrainOptions
 from dladmm.engine.problem import Problem
 
 
-def make_kernels_ahead(
-    problem: Problem, params: Sequence[Params], options: TrainOptions, batches: Batches | None
-) -> None:
-    """Let threads make the kernels while the run is set up; nothing where it has its passes compiled."""
+def make_kernels_ahead(problem: Problem, params: Sequence[Params], options: TrainOptions) -> None:
+    """Let threads make the kernels of sweeps over all rows while the run is set up.
+
+    Nothing where passes are compiled instead. (Streaming mode needs none of these kernels.)
+    """
     if options.compile is True:
         return
-    at_once = len(problem.x) if batches is None else batches.rows_at_once
-    rows = int(min(at_once, len(problem.x)))
-    shapes = [p.shape for block in params for p in block.values()]
+    rows, shapes = len(problem.x), [p.shape for block in params for p in block.values()]
     entries = rows * max((shape[0] for shape in shapes), default=0)
     softmax = problem.risk.loss.name == "cross_entropy" and problem.chain.blocks[-1].n_out
     product = options.precision == "float32" and any(

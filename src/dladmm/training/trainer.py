@@ -88,8 +88,8 @@ class Trainer:
         order = None if options.sweep == "both" else schedule_of(len(chain), options.sweep)
         given = options.subproblems, counts, chunk_rows, comm, shards
         self.engine = Engine(chain, x, risk, penalty, *given, schedule=order)
-        if x.is_cuda:
-            make_kernels_ahead(self.engine, params, options, batches)
+        if x.is_cuda and batches is None and method is None:
+            make_kernels_ahead(self.engine, params, options)
         self.engine.within_constraints(params)
         rho = options.starting_rho(risk.H)
         self.state = self.engine.starting_state(options.start, params, rho, options.starting_nu(rho), zeroed)
