@@ -103,7 +103,7 @@ def recurrent_tables() -> str:
         )
         for row in record["digits"]
     ]
-    lines = "\n".join(markdown_table(heads, rows))
+    lines = "\n".join(markdown_table(heads, rows)) + "\n\n" + _held_out(record["held_out"])
     for of in record["sequences"]:
         lines += (
             f"\n\nThe first of {of['steps']} symbols behind noise, {of['layer']} of {of['hidden']} units, "
@@ -112,6 +112,31 @@ def recurrent_tables() -> str:
             f"of three rates on these very rows ({of['adam_rate']:g}): {of['adam_test_accuracy']:.3f}."
         )
     return lines
+
+
+def _held_out(rows: list[dict[str, Any]]) -> str:
+    """What every layer reaches of images held out, and CPU seconds of a run."""
+    runs = list(dict.fromkeys((row["mode"], row["iterations"]) for row in rows))
+    cells = {(row["layer"], row["mode"], row["iterations"]): row for row in rows}
+    heads = (f"{mode}, {n} {'passes' if mode == 'streaming' else 'iterations'}" for mode, n in runs)
+    table = markdown_table(
+        ("layer", *heads),
+        [
+            (
+                layer,
+                *(
+                    f"{cells[layer, *run]['accuracy']:.3f} ({cells[layer, *run]['seconds']:.1f} s)"
+                    for run in runs
+                ),
+            )
+            for layer in dict.fromkeys(row["layer"] for row in rows)
+        ],
+    )
+    first = rows[0]
+    return (
+        f"Training images held out, {first['folds']} parts in turn, {first['seeds']} seeds, CPU seconds of a run:\n\n"
+        + "\n".join(table)
+    )
 
 
 def _seconds(value: float | None) -> str:

@@ -83,8 +83,9 @@ class TrainOptions:
         On a GPU. ``"auto"``: launches recorded and replayed, which needs no compiling. ``True``: elementwise work also
         compiled by torch, which takes the first iterations 5 to 40 seconds. ``False``: launched one by one.
     ``precision``
-        ``"tf32"``: on a GPU, large float32 products round their factors to TF32. ``"bfloat16"``: products that give a
-        direction to go round theirs to bfloat16, the others on a GPU to TF32. Gram matrices stay in float32.
+        ``"float32"``: as exact as torch's, on Hopper GPUs by a kernel. ``"tf32"``: on a GPU, large float32 products
+        round their factors to TF32. ``"bfloat16"``: those that give a direction to go round theirs to bfloat16, the
+        others on a GPU to TF32. Gram matrices stay in float32.
     ``max_memory``
         Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Where all rows at once would
         take more, they are worked on in chunks, X is read where it lies (a numpy memmap may be larger than memory), and
