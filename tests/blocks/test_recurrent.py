@@ -23,7 +23,7 @@ from dladmm.blocks.recurrent_cells import (
     squared_slopes,
     through_time,
 )
-from dladmm.blocks.recurrent_steps import share_of_pull
+from dladmm.blocks.recurrent_steps import _factor, share_of_pull
 from dladmm.callbacks import Checkpoint
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
@@ -536,3 +536,15 @@ def test_the_penalty_counts_by_the_share_of_the_pull_that_reaches_the_parameters
         assert 0 < float(share) < 1
     else:
         assert float(share) == 1
+
+
+@pytest.mark.parametrize(("layer", "times"), [(nn.GRU, 10.0), (nn.LSTM, 1.0), (nn.RNN, 1.0)])
+def test_the_metric_of_a_gru_is_damped_more(layer, times):
+    """``L L^T = mean of (x, 1)(x, 1)^T + damping m I``, m the mean of its diagonal."""
+    block = RecurrentStates(Recurrent(layer(3, 4, batch_first=True)))
+    x = torch.randn(7, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = torch.cat([x.reshape(-1, 3), torch.ones(35, 1, dtype=torch.float64)], 1)
+    gram = rows.T @ rows / 35
+    L = _factor(block, x, Work(SubproblemOptions(damping=0.3)))
+    expected = gram + 0.3 * times * gram.diagonal().mean() * torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(L @ L.T, expected)

@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
+import dladmm
 from dladmm import InputError, InputTypeError, ModuleClassifier
 from scikit_checks import own_checks
 
@@ -74,3 +75,40 @@ def test_what_a_factory_must_return():
         ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k + 1), nn.ReLU(), nn.Linear(k, k))).fit(
             X[:50], y[:50]
         )
+
+
+def recurrent(n_features: int, n_classes: int) -> nn.Module:
+    layer = (
+        nn.Unflatten(1, (8, n_features // 8)),
+        dladmm.Recurrent(nn.GRU(n_features // 8, 10, batch_first=True)),
+    )
+    return nn.Sequential(*layer, nn.Linear(10, n_classes))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("factory", "settings", "streams"),
+    [
+        (TwoLayers(), {}, False),
+        (TwoLayers(), {"batch_size": 32}, True),
+        (recurrent, {}, True),
+        (recurrent, {"rho": 0.1}, False),
+        (recurrent, {"mode": "accelerated"}, False),
+    ],
+)
+def test_the_mode_follows_the_network(factory, settings, streams):
+    """As it does where ``train`` is called with the network itself, which is made once."""
+    X, y = load_digits(return_X_y=True)
+    made = []
+
+    def counted(n_features, n_classes):
+        made.append(factory(n_features, n_classes))
+        return made[-1]
+
+    classifier = ModuleClassifier(counted, max_iter=2, random_state=0, **settings).fit(X[:200], y[:200])
+    assert classifier.certificate_.streaming == streams
+    assert len(made) == 1
+    classifier.set_params(warm_start=True).fit(X[:200], y[:200])
+    assert classifier.certificate_.streaming == streams
+    assert len(made) == 1
+    assert not hasattr(classifier, "_made")

@@ -87,9 +87,8 @@ class TrainOptions:
         round their factors to TF32. ``"bfloat16"``: those that give a direction to go round theirs to bfloat16, the
         others on a GPU to TF32. Gram matrices stay in float32.
     ``max_memory``
-        Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Where all rows at once would
-        take more, they are worked on in chunks, X is read where it lies (a numpy memmap may be larger than memory), and
-        the results are the same to rounding (docs/memory.md). For MLPs.
+        Bytes that the run's tensors may take above X and y as given, or text as ``"2GB"``. Beyond, rows are worked on
+        in chunks, X is read where it lies (a memmap), and results are the same to rounding (docs/memory.md). For MLPs.
     """
 
     mode: Mode = "convergent"

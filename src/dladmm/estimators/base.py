@@ -127,7 +127,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = rows_that_count(X, y, sample_weight)
-        mode = mode_of(self, X, weight) if self.mode == "auto" else str(self.mode)
+        mode = self._mode_for(X, n_outputs, weight) if self.mode == "auto" else str(self.mode)
         batch_size = rows_per_batch(self.batch_size)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
@@ -203,6 +203,10 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self._set_fitted(found.result, loss, found.passes)
         self.n_iter_, self.n_networks_ = found.passes, found.copies
         return self
+
+    def _mode_for(self, X: Any, n_outputs: int, weight: Array | None) -> str:
+        """What ``mode="auto"`` stands for."""
+        return mode_of(self, X, weight)
 
     def _iterations(self, n_rows: int, model: Any, mode: str) -> int:
         """``max_iter``, or by default 200 iterations, and in streaming mode passes by the number of rows."""

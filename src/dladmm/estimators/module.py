@@ -12,8 +12,9 @@ from dladmm.api.given import takes
 from dladmm.base.errors import InputTypeError
 from dladmm.blocks.base import layer_of
 from dladmm.callbacks import Callback
-from dladmm.engine.options import Mode
+from dladmm.engine.options import AutoMode
 from dladmm.estimators.checks import keep_state
+from dladmm.estimators.choosing import mode_of_module
 from dladmm.estimators.documented import with_parameters_of
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.estimators.regressor import MLPRegressor
@@ -33,6 +34,7 @@ class FromFactory:
     module_factory: Factory | None
     dtype: str
     device: str
+    _continues: Callable[[], bool]
 
     @property
     def _start(self) -> str:
@@ -52,10 +54,19 @@ class FromFactory:
                 "module_factory must be a function of two numbers, of features and of outputs, that returns a network; "
                 f"got {make!r}. For a class: lambda n_features, n_outputs: Network(...)."
             )
-        made = make(n_in, n_outputs)
+        asked = self.__dict__.pop("_made", None)
+        made = make(n_in, n_outputs) if asked is None else asked
         if not isinstance(made, nn.Module):
             raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
         return made
+
+    def _mode_for(self, X: Any, n_outputs: int, weight: Any) -> str:
+        """As :func:`dladmm.train` decides; the network that is made for this is the one that is trained."""
+        self.__dict__.pop("_made", None)  # of a fit that was broken off
+        if self._continues():
+            return mode_of_module(self, X, self.module_)
+        self._made = self._chain(X.shape[1], n_outputs)
+        return mode_of_module(self, X, self._made)
 
     def _check_same_network(self) -> None:
         """Any network can be continued; ``train`` checks whether it accepts X."""
@@ -89,7 +100,8 @@ class ModuleClassifier(FromFactory, MLPClassifier):
         ``module_factory(n_features, n_classes)`` returns an ``nn.Sequential`` that ends in
         ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
-    mode : {"accelerated", "convergent", "streaming"}
+    mode : {"auto", "accelerated", "convergent", "streaming"}
+        "auto" is "streaming" for 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated".
         "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
         algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
 
@@ -113,7 +125,7 @@ class ModuleClassifier(FromFactory, MLPClassifier):
         module_factory: Factory | None = None,
         *,
         loss: Any = None,
-        mode: Mode = "accelerated",
+        mode: AutoMode = "auto",
         rho: float | None = None,
         nu: float | None = None,
         regularizer: Any = "auto",
@@ -159,7 +171,8 @@ class ModuleRegressor(FromFactory, MLPRegressor):
         ``module_factory(n_features, n_outputs)`` returns an ``nn.Sequential`` that ends in
         ``nn.Linear(..., n_outputs)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
-    mode : {"accelerated", "convergent", "streaming"}
+    mode : {"auto", "accelerated", "convergent", "streaming"}
+        "auto" is "streaming" for 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated".
         "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
         algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
 
@@ -183,7 +196,7 @@ class ModuleRegressor(FromFactory, MLPRegressor):
         module_factory: Factory | None = None,
         *,
         loss: Any = None,
-        mode: Mode = "accelerated",
+        mode: AutoMode = "auto",
         rho: float | None = None,
         nu: float | None = None,
         regularizer: Any = "auto",
