@@ -78,7 +78,9 @@ def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
         monkeypatch.setattr(hand_written, "find_spec", lambda name: name)
     monkeypatch.setattr(hand_written, "_rehearsals", [])
     monkeypatch.setattr(hand_written, "import_module", lambda name: 1 / 0)
-    hand_written.make_ahead(10, 3, product=True, device=torch.device("cpu"))
+    hand_written.make_ahead.cache_clear()
+    for _ in range(2):  # another run of this size finds them
+        hand_written.make_ahead(10, 3, product=True, device=torch.device("cpu"))
     assert len(hand_written._rehearsals) == 1
     hand_written.wait_for_rehearsals()
     assert hand_written._rehearsals == []

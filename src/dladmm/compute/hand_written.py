@@ -51,8 +51,9 @@ def _kernel(name: str) -> Callable[..., Tensor | None] | None:
 _rehearsals: list[threading.Thread] = []
 
 
+@cache
 def make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
-    """Let the kernels that a run will need be made by threads meanwhile (:mod:`dladmm.compute.rehearsal`).
+    """Let the kernels that a run will need be made by threads meanwhile, once (:mod:`dladmm.compute.rehearsal`).
 
     Parameters
     ----------

@@ -88,4 +88,5 @@ def _suits(start: Tensor | None, rows: Tensor, matrix: Tensor, out: Tensor | Non
 
 @cache
 def _capability(device: torch.device) -> int:
-    return torch.cuda.get_device_capability(device)[0]
+    """Of an NVIDIA GPU: other makers number theirs alike."""
+    return torch.cuda.get_device_capability(device)[0] if torch.version.hip is None else 0
