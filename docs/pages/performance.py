@@ -21,6 +21,7 @@ def with_performance_tables(page: str) -> str:
         "small_problems": small_problems_table,
         "recurrent": recurrent_tables,
         "edges_cpu": edges_table,
+        "targets": targets_table,
     }
     return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
 
@@ -51,6 +52,61 @@ def end_to_end_table(where: str) -> str:
         ]
         made.append("\n".join(markdown_table(heads, cells)))
     return "\n\n".join(made)
+
+
+def targets_table() -> str:
+    """What was asked for and what was measured, read from the programs' output and records."""
+    gpu, graph = (
+        (ROOT / "docs" / "results" / f"performance-{name}.txt").read_text(encoding="utf-8")
+        for name in ("h200-auto", "large-graph-cuda")
+    )
+    processes = {
+        name: (float(seconds), int(n), float(ms), float(memory))
+        for name, seconds, n, ms, memory in re.findall(
+            r"^(\S+) +([\d.]+) s for +(\d+) iterations, +([\d.]+) ms each +([\d.]+) GB", gpu, re.MULTILINE
+        )
+    }
+    took = {
+        what: (float(ms), float(epochs))
+        for what, ms, epochs in re.findall(
+            r"^(.+?): ([\d.]+) ms, Adam epoch [\d.]+ ms, ([\d.]+) epochs", gpu, re.MULTILINE
+        )
+    }
+    graphs = max(epochs for what, (_, epochs) in took.items() if " units" in what)
+    quadratic = next(ms for what, (ms, _) in took.items() if what.startswith("mlp convergent"))
+    again, fresh, tf32 = (processes[f"mlp-{name}"] for name in ("float32-again", "float32", "tf32"))
+    ms, gigabytes = re.findall(r"^accelerated +([\d.]+) ms, ([\d.]+) GB", graph, re.MULTILINE)[0]
+    small, recurrent = _record("small-problems"), _record("recurrent")
+    cells = {row["layer"]: row for row in recurrent["digits"]}
+    grown = _record("performance-growth-edges-cpu")["exponents"]
+    edges = [of["exponent"] for of in grown if of["mode"] != "bare product"]
+    rows = [
+        ("H200, 200 accelerated iterations from the start of a fresh process", "10 s",
+         f"{fresh[0]:.1f} s; TF32 {tf32[0]:.1f} s"),
+        ("the same from the second process on, over the steady time", "1.15",
+         f"{again[0] / (again[1] * again[2]) * 1e3:.2f}"),
+        ("accelerated iteration, strict float32", "50 ms", f"{took['mlp accelerated {}'][0]:.1f} ms"),
+        ("quadratic iteration, TF32", "9 ms", f"{quadratic:.1f} ms"),
+        ("graphs, accelerated: Adam epochs, the most of five graphs and 16 to 256 units", "4", f"{graphs:.1f}"),
+        ("CNN, accelerated: Adam epochs", "8", f"{took['cnn accelerated {}'][1]:.1f}"),
+        ("CNN: memory over Adam's", "3", f"{processes['cnn-float32'][3] / processes['cnn-adam'][3]:.1f}"),
+        *(
+            (f"{layer}: Adam epochs", f"{row['target']:g}", f"{row['accelerated/adam']:.0f}; "
+             f"streaming {row['streaming/adam']:.1f}")
+            for layer, row in cells.items()
+        ),
+        ("GRU on digits after 50 iterations", ".965", f"{cells['GRU']['accelerated_test_accuracy']:.3f}; "
+         f"streaming {cells['GRU']['streaming_test_accuracy']:.3f}"),
+        ("100 steps, the first symbol", "learned", f"{recurrent['sequences'][0]['test_accuracy']:.3f}"),
+        ("small problem over its bare operations, the most of four modes", "3",
+         f"{max(of['iteration/bare'] for of in small['modes'].values()):.1f}"),
+        ("overhead of `fit`, the most of four modes", "20 ms",
+         f"{max(of['overhead_ms'] for of in small['modes'].values()):.0f} ms"),
+        ("import over that of torch", "1.2", f"{small['import/torch']:.2f}"),
+        ("graph of 1.2 x 10^8 edges, accelerated", "1 s, 33 GB", f"{float(ms) / 1e3:.2f} s, {gigabytes} GB"),
+        ("edges on a CPU: exponent", "1.05", f"{max(edges):.2f}"),
+    ]  # fmt: skip
+    return "\n".join(markdown_table(("", "asked", "measured"), rows))
 
 
 def edges_table() -> str:
