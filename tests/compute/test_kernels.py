@@ -311,6 +311,18 @@ def test_a_product_may_take_the_place_of_what_it_is_added_to(long_products):
     torch.testing.assert_close(execution.times(x, matrix), x @ matrix, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: the numbers mean nothing
+def test_kernels_can_be_launched_on_nothing():
+    """So they are made ahead; what they are given then is as it was, but for their sums."""
+    from dladmm.compute import rehearsal
+
+    launches = rehearsal._launches(1 << 20, 10, True, torch.device(DEVICE))
+    assert len(launches) == 10
+    for launch in launches:
+        launch()
+    assert len(rehearsal._launches(1, 0, False, torch.device(DEVICE))) == 0
+
+
 def test_parts_of_a_number_add_up_to_it():
     from dladmm.compute.product_kernels import tf32_part
 

@@ -53,11 +53,11 @@ def _load_libraries(device: torch.device) -> None:
 
 
 def _launches(entries: int, classes: int, product: bool, device: torch.device) -> list[Callable[[], object]]:
-    """Each is a kernel on no entries at all: masks leave out whatever it would read and write, but for its sum."""
+    """Each is a kernel on no entries at all, or on one: masks leave out what it would read and write, but for sums."""
     x, sums = torch.zeros(16, device=device), torch.zeros(16, dtype=torch.float64, device=device)
     found: list[Callable[[], object]] = []
     if product:
-        found.append(lambda: triton_code.rows_times[(1,)](x, x, x, x, x, 0, 0, 0, 0, 0, 1.0, **TILE))
+        found.append(lambda: triton_code.rows_times[(1,)](x, x, x, x, x, 1, 1, 0, 0, 0, 1.0, **TILE))
     if classes:
         found += [partial(_newton, classes, dtype, device) for dtype in (torch.float64, torch.float32)]
     if entries >= WORTH_A_KERNEL:
