@@ -320,7 +320,7 @@ def test_kernels_can_be_launched_on_nothing():
     assert len(launches) == 10
     for launch in launches:
         launch()
-    assert len(rehearsal._launches(1, 0, False, torch.device(DEVICE))) == 0
+    assert len(rehearsal._launches(-1, 0, False, torch.device(DEVICE))) == 0
 
 
 def test_parts_of_a_number_add_up_to_it():
