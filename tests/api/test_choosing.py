@@ -58,6 +58,7 @@ def test_recurrent_layers_are_streamed():
         assert is_recurrent(model)
         assert mode(X, model=model) == "streaming"
         assert mode(X, model=model, rho=1.0) == "accelerated"
+        assert mode(X, model=model, sweep="backward") == "accelerated"
         assert mode(X[:12], model=model) == "accelerated"
         assert mode(X, model=model, preset="paper") == "convergent"
     chain = dladmm.from_module(nn.Sequential(dladmm.Recurrent(layer), nn.Linear(4, 2)))
