@@ -68,7 +68,15 @@ def best_mode(
 OF_THE_PAPER, OF_BATCHES = ("start", "rho_rule"), ("batch_size", "streaming")
 """Options that name the paper's algorithm, or streaming mode, by themselves."""
 
-OF_SOLVERS = {"rho", "nu", "max_memory", "compile", "subproblems", "sweep", *SubproblemOptions.__dataclass_fields__}
+OF_SOLVERS = {
+    "rho",
+    "nu",
+    "max_memory",
+    "compile",
+    "subproblems",
+    "sweep",
+    *SubproblemOptions.__dataclass_fields__,
+}
 """Options that streaming mode refuses."""
 
 
