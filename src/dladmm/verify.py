@@ -436,6 +436,7 @@ def check_run(report: Report, claims: dict[str, Any], H: float, end: dict[str, f
     report.lines.append(f"  rho > 2H = {2 * H:g}: {covered}; rises: {rises or 'none'}; short of C2: {short or 'none'}")
     return covered and not rises and not short
 
+@np.errstate(all="ignore")  # numbers that are not finite are reported, and some processors warn of their products
 def verify(tensors: dict[str, Array], claims: dict[str, Any], data: dict[str, Array], kept: Any = ()) -> Report:
     """All checks of one certificate against the data it is said to be of, and of checkpoints ``kept`` of its run."""
     report = Report()
@@ -487,8 +488,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", action="extend", nargs="+", default=[], help="checkpoints of the run")
     given = parser.parse_args(arguments)
     try:
-        with np.errstate(all="ignore"):
-            report = verify(*read(given.certificate), read_data(given.data), given.checkpoint)
+        report = verify(*read(given.certificate), read_data(given.data), given.checkpoint)
     except (Unreadable, MemoryError) as error:
         print(f"Cannot be checked: {error}.", file=sys.stderr)
         return 2
