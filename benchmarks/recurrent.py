@@ -2,9 +2,10 @@
 
 Digits read row by row (1,437 images, 8 steps, 64 units) by an Elman network, a GRU and an LSTM: an iteration of
 accelerated mode and a pass of streaming mode over one full-batch Adam epoch (torch's own layer), and the test accuracy
-after 50 of each; and what accelerated iterations and few or many passes reach of training images that were held out, a
-quarter at a time, with several seeds. And a generated task of 100 steps: which of four symbols came first, before 99
-steps of noise, beside mini-batch Adam on the same network for as many seconds, with the best of three rates.
+after 50 of each. What accelerated iterations and few or many passes reach of training images that were held out, a
+quarter at a time, with several seeds, beside mini-batch Adam for as many seconds as the passes take; and of the same
+images with pixels in other units. And a generated task of 100 steps: which of four symbols came first, before 99 steps
+of noise, beside mini-batch Adam on the same network for as many seconds, with the best of three rates.
 
 Seconds are those of this process, in one thread. Results are written to docs/results/recurrent.json.
 """
@@ -16,7 +17,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,12 @@ TARGETS = {"Elman": 15.0, "GRU": 20.0, "LSTM": 20.0}
 """Adam epochs that were asked for."""
 STEPS, SYMBOLS = 100, 4
 ADAM_RATES, ADAM_BATCH = (1e-3, 3e-3, 1e-2), 64
+UNITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "x": lambda x: x,
+    "16 x": lambda x: 16 * x,
+    "16 x + 100": lambda x: 16 * x + 100,
+}
+"""Of the pixels, which lie between 0 and 1."""
 
 
 class Clock(Callback):
@@ -74,14 +82,14 @@ def adam_epoch(module: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def trained(
-    module: nn.Module, x: Tensor, y: Tensor, mode: Any, iterations: int, seed: int = 0
+    module: nn.Module, x: Tensor, y: Tensor, mode: Any, iterations: int, seed: int = 0, **options: Any
 ) -> list[float]:
     clock = Clock()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dladmm.train(
             module, x, y, mode=mode, max_iter=iterations, random_state=seed, device="cpu", dtype="float32",
-            callbacks=[clock],
+            callbacks=[clock], **options,
         )  # fmt: skip
     return clock.seconds
 
@@ -124,31 +132,67 @@ def on_digits(kind: str, iterations: int, passes: int) -> dict[str, Any]:
     }
 
 
-def held_out(kind: str, runs: Sequence[tuple[str, int]], folds: int, seeds: int) -> Iterator[dict[str, Any]]:
-    """Mean accuracy on parts of the training images, in order, that were held out; CPU seconds of a run."""
-    data = datasets.load("digits")
-    x, y = data.x_train.float(), data.y_train
-    part = torch.arange(len(x)) * folds // len(x)
-    for mode, iterations in runs:
-        found, seconds = [], []
-        for seed in range(seeds):
-            for k in range(folds):
-                module, kept = network(kind, 8, 64, 10, nn.Unflatten(1, (8, 8))), part != k
-                seconds.append(sum(trained(module, x[kept], y[kept], mode, iterations, seed)))
-                found.append(accuracy(module, x[~kept], y[~kept]))
-        means = {"accuracy": statistics.mean(found), "seconds": statistics.mean(seconds)}
-        yield {"layer": kind, "mode": mode, "iterations": iterations, "folds": folds, "seeds": seeds} | means
+class HeldOut:
+    """Training images in parts, each held out in turn, with several seeds."""
+
+    def __init__(self, kind: str, folds: int, seeds: int) -> None:
+        data = datasets.load("digits")
+        self.kind, self.x, self.y = kind, data.x_train.float(), data.y_train
+        self.part = torch.arange(len(self.x)) * folds // len(self.x)
+        self.runs = [(seed, k) for seed in range(seeds) for k in range(folds)]
+        self.about = {"layer": kind, "folds": folds, "seeds": seeds}
+
+    def mean(
+        self, train: Callable[[nn.Module, Tensor, Tensor, int], float], unit: str = "x"
+    ) -> dict[str, float]:
+        """Accuracy on the parts held out and the seconds that ``train`` gives back, both means."""
+        found, seconds, x = [], [], UNITS[unit](self.x)
+        for seed, k in self.runs:
+            torch.manual_seed(seed)
+            module, kept = network(self.kind, 8, 64, 10, nn.Unflatten(1, (8, 8))), self.part != k
+            seconds.append(train(module, x[kept], self.y[kept], seed))
+            found.append(accuracy(module, x[~kept], self.y[~kept]))
+        return {"accuracy": statistics.mean(found), "seconds": statistics.mean(seconds)}
 
 
-def adam_for(seconds: float, module: nn.Module, x: Tensor, y: Tensor, rate: float) -> None:
-    """Mini-batch Adam from torch's own start, until so many CPU seconds are over."""
+def ours(module: nn.Module, x: Tensor, y: Tensor, seed: int, mode: str, n: int, **options: Any) -> float:
+    return sum(trained(module, x, y, mode, n, seed, **options))
+
+
+def adams(module: nn.Module, x: Tensor, y: Tensor, seed: int, seconds: float, rate: float) -> float:
+    return adam_for(seconds, module, x, y, rate)
+
+
+def held_out(images: HeldOut, runs: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    """Every run on images held out; Adam beside the streaming ones, for as many seconds, with its best rate there."""
+    for mode, n in runs:
+        found = images.mean(partial(ours, mode=mode, n=n))
+        yield {**images.about, "mode": mode, "iterations": n, **found}
+        if mode == "streaming":
+            seconds = found["seconds"]
+            others = {rate: images.mean(partial(adams, seconds=seconds, rate=rate)) for rate in ADAM_RATES}
+            rate = max(others, key=lambda each: others[each]["accuracy"])
+            yield {**images.about, "mode": "adam", "iterations": n, "rate": rate, **others[rate]}
+
+
+def in_units(images: HeldOut, passes: int) -> Iterator[dict[str, Any]]:
+    """Streaming mode on the same pixels in other units, scaled as it does and taken as they are."""
+    for unit in UNITS:
+        for scaled in (True, False):
+            found = images.mean(partial(ours, mode="streaming", n=passes, scale_inputs=scaled), unit)
+            yield {**images.about, "unit": unit, "scaled": scaled, "passes": passes, **found}
+
+
+def adam_for(seconds: float, module: nn.Module, x: Tensor, y: Tensor, rate: float) -> float:
+    """Mini-batch Adam from torch's own start, pass by pass until so many CPU seconds are over; the seconds it took."""
     optimizer = torch.optim.Adam(module.parameters(), lr=rate)
-    until, generator = time.process_time() + seconds, torch.Generator().manual_seed(0)
-    while time.process_time() < until:
+    began, generator = time.process_time(), torch.Generator().manual_seed(0)
+    while time.process_time() < began + seconds:
         for rows in torch.randperm(len(x), generator=generator).split(ADAM_BATCH):
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
             optimizer.step()
+    return time.process_time() - began
 
 
 def on_sequences(kind: str, rows: int, hidden: int, passes: int) -> dict[str, Any]:
@@ -200,13 +244,15 @@ def main(arguments: list[str] | None = None) -> None:
         sequences.append(on_sequences(kind, s.sequence_rows, 24, s.sequence_passes))
         print(sequences[-1], file=sys.stderr, flush=True)
     runs = ("accelerated", s.iterations), ("streaming", s.few_passes), ("streaming", s.passes)
-    held = []
+    held, units = [], []
     for kind in s.layers:
-        for row in held_out(kind, runs, s.folds, s.seeds):
-            held.append(row)
-            print(row, file=sys.stderr, flush=True)
+        images = HeldOut(kind, s.folds, s.seeds)
+        for rows, found in ((held, held_out(images, runs)), (units, in_units(images, s.few_passes))):
+            for row in found:
+                rows.append(row)
+                print(row, file=sys.stderr, flush=True)
     machine = describe(torch.device("cpu"))
-    report = {"machine": machine, "digits": digits, "held_out": held, "sequences": sequences}
+    report = {"machine": machine, "digits": digits, "held_out": held, "units": units, "sequences": sequences}
     s.out.write_text(dumps(rounded(report, 4)) + "\n", encoding="utf-8")
 
 

@@ -160,6 +160,7 @@ def recurrent_tables() -> str:
         for row in record["digits"]
     ]
     lines = "\n".join(markdown_table(heads, rows)) + "\n\n" + _held_out(record["held_out"])
+    lines += "\n\n" + _in_units(record["units"])
     for of in record["sequences"]:
         lines += (
             f"\n\nThe first of {of['steps']} symbols behind noise, {of['layer']} of {of['hidden']} units, "
@@ -174,7 +175,12 @@ def _held_out(rows: list[dict[str, Any]]) -> str:
     """What every layer reaches of images held out, and CPU seconds of a run."""
     runs = list(dict.fromkeys((row["mode"], row["iterations"]) for row in rows))
     cells = {(row["layer"], row["mode"], row["iterations"]): row for row in rows}
-    heads = (f"{mode}, {n} {'passes' if mode == 'streaming' else 'iterations'}" for mode, n in runs)
+    named = {
+        "accelerated": "accelerated, {} iterations",
+        "streaming": "streaming, {} passes",
+        "adam": "Adam, as long as {} passes",
+    }
+    heads = (named[mode].format(n) for mode, n in runs)
     table = markdown_table(
         ("layer", *heads),
         [
@@ -189,9 +195,29 @@ def _held_out(rows: list[dict[str, Any]]) -> str:
         ],
     )
     first = rows[0]
+    rates = sorted({row["rate"] for row in rows if "rate" in row})
     return (
-        f"Training images held out, {first['folds']} parts in turn, {first['seeds']} seeds, CPU seconds of a run:\n\n"
-        + "\n".join(table)
+        f"Training images held out, {first['folds']} parts in turn, {first['seeds']} seeds, CPU seconds of a run; Adam "
+        f"with mini-batches, from torch's own start and with its best rate on these very rows "
+        f"({', '.join(f'{rate:g}' for rate in rates)}):\n\n" + "\n".join(table)
+    )
+
+
+def _in_units(rows: list[dict[str, Any]]) -> str:
+    """The same pixels in other units, scaled and as they are."""
+    units = list(dict.fromkeys(row["unit"] for row in rows))
+    cells = {(row["layer"], row["unit"], row["scaled"]): row["accuracy"] for row in rows}
+    heads = [f"`{unit}`{'' if scaled else ', as it is'}" for unit in units for scaled in (True, False)]
+    table = markdown_table(
+        ("layer", *heads),
+        [
+            (layer, *(f"{cells[layer, unit, scaled]:.3f}" for unit in units for scaled in (True, False)))
+            for layer in dict.fromkeys(row["layer"] for row in rows)
+        ],
+    )
+    return (
+        "The same images in other units (pixels x lie between 0 and 1), scaled by the run, and as they are with "
+        f"`scale_inputs=False`; {rows[0]['passes']} passes of streaming mode:\n\n" + "\n".join(table)
     )
 
 

@@ -18,8 +18,11 @@ from dladmm.solvers.local_step import change_along
 from dladmm.solvers.subproblems import Anchor, Params, Step, SubproblemOptions, Term
 from dladmm.solvers.weight_step import Operator
 
-Kind = Literal["dense", "entrywise", "dropout", "convolution", "map", "mapped", "positions", "other"]
-"""Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position."""
+Kind = Literal[
+    "dense", "entrywise", "dropout", "convolution", "map", "mapped", "positions", "recurrent", "other"
+]
+"""Affine, activation, convolution, linear map without parameters, a block behind such maps, affine at each position,
+states of a recurrent layer."""
 
 
 class Support(Flag):

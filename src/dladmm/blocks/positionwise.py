@@ -36,7 +36,7 @@ class Positionwise(Block):
     def __init__(self, affine: Affine) -> None:
         self.affine = affine
         self.penalised = affine.penalised
-        self.n_in, self.n_out = affine.n_in, affine.n_out
+        self.n_in, self.n_out, self.bias = affine.n_in, affine.n_out, affine.bias
 
     def __repr__(self) -> str:
         return f"Positionwise({self.affine!r})"

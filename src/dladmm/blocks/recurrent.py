@@ -62,6 +62,7 @@ class RecurrentStates(Block):
         The layer; inputs are (N, time, features), states (N, time, units).
     """
 
+    kind = "recurrent"
     own_variables = True
     support = Support.COUNTS
 

@@ -11,6 +11,10 @@ its root mean square, so that rare words count a little more, and one number mak
 A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
 entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
 
+In front of a recurrent layer, or of a linear layer at every position, features are centred over all steps and divided
+by their largest deviation, which brings them to where cells answer best, between -1 and 1; a feature with a few values
+far out is divided by ten standard deviations instead.
+
 With rows this short the first layer's initial weights are small compared with those it learns, so that it learns
 features instead of keeping random ones; docs/acceleration.md has the figures.
 """
@@ -28,7 +32,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.scipy_sparse import sparse
-from dladmm.blocks import Affine, Block, Composed, Convolution, Params
+from dladmm.blocks import Affine, Block, Composed, Convolution, Params, Positionwise, RecurrentStates
 from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator
 
@@ -36,6 +40,8 @@ Inputs = TypeVar("Inputs", Tensor, Source)
 
 ROW_LENGTH, STREAMED_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
 """Mean length after scaling: of a sample's features or a patch, of a whole sample in streaming mode, of a node."""
+FAR_OUT = 10.0
+"""Standard deviations of a sequence's feature beyond which its largest value does not set the scale."""
 FAR = 1e4
 """A mean of so many spreads is far from zero: outputs for unscaled inputs are then compared with those trained."""
 RARITY = 0.15
@@ -85,6 +91,8 @@ class Scaling:
             shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
             placed = [outer.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
             return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
+        if first.kind in ("recurrent", "positions") and x.ndim > 2:
+            return cls._of_steps(cast("RecurrentStates | Positionwise", first), x, sample_weight, comm)
         if first.kind == "convolution":
             return cls._of_channels(cast(Convolution, first), x, sample_weight, comm, sample_length)
         return None
@@ -103,7 +111,7 @@ class Scaling:
         if first.kind != "dense" or x.ndim > 2 or x.layout != torch.strided:
             return None
         shift = _mean(x, sample_weight, at_once, comm) if cast(Affine, first).bias else _zero_shift(x)
-        deviation = _largest_deviation(x, shift, at_once, comm)
+        deviation, _ = _largest_deviation(x, shift, at_once, comm)
         if first.weight_set is not None:  # whose levels stay levels when one number is folded into them
             deviation = deviation.max().expand_as(deviation).clone()
 
@@ -116,6 +124,24 @@ class Scaling:
         least = 0.5 / len(x) if sample_weight is None and comm.alone else 0.0
         length = torch.where(mean > least, mean / (sample_length or ROW_LENGTH), torch.ones_like(mean))
         return cls(shift, deviation * length)
+
+    @classmethod
+    def _of_steps(
+        cls,
+        first: RecurrentStates | Positionwise,
+        x: Tensor,
+        sample_weight: Tensor | None,
+        comm: Communicator,
+    ) -> Scaling:
+        """One shift and scale per feature of x (N, steps, features); means are over samples and steps."""
+        steps, at_each = x.reshape(-1, x.shape[-1]), math.prod(x.shape[1:-1])
+        weight = None if sample_weight is None else sample_weight.repeat_interleave(at_each, 0)
+        shift = _mean(steps, weight, comm=comm) if first.bias else _zero_shift(steps)
+        largest, constant = _largest_deviation(steps, shift, comm=comm)
+        deviation = _mean(((steps - shift) / largest).square_(), weight, comm=comm).sqrt_()
+        # Where only rows that do not count vary, there is no deviation to speak of
+        near = torch.where(constant | (deviation == 0), torch.ones_like(deviation), FAR_OUT * deviation)
+        return cls(shift, largest * near.clamp_max_(1.0))
 
     @classmethod
     def _of_channels(
@@ -131,7 +157,7 @@ class Scaling:
         weight = None if sample_weight is None else sample_weight.repeat_interleave(x[0, 0].numel(), 0)
         centred = first.bias and not any(first.padding)
         shift = _mean(channels, weight, comm=comm) if centred else _zero_shift(channels)
-        deviation = _largest_deviation(channels, shift, comm=comm)
+        deviation, _ = _largest_deviation(channels, shift, comm=comm)
         shaped = [t.reshape(-1, *[1] * (x.ndim - 2)) for t in (shift, deviation)]
         scaled = (x - shaped[0]) / shaped[1]
         lengths = (
@@ -174,7 +200,7 @@ class Scaling:
         The scale of a constant column is infinite: it counts for nothing, also where it is not constant in other rows.
         """
         shift = _mean(x, sample_weight)
-        largest = _largest_deviation(x, shift)  # divided by first: squares of very large numbers are infinite
+        largest, _ = _largest_deviation(x, shift)  # divided by first: squares of large numbers are infinite
         deviation = _mean(((x - shift) / largest).square_(), sample_weight).sqrt_()
         varies = (x.amax(0) > x.amin(0)) & (deviation > 0)
         return cls(shift, torch.where(varies, largest * deviation, torch.full_like(shift, math.inf)))
@@ -201,22 +227,29 @@ class Scaling:
         shift is folded with W as it was rounded, by which inputs are multiplied later.
         """
         first, (shift, scale) = dict(params[0]), self._columns()
-        first["W"] = (first["W"].double() / scale.double()).to(first["W"].dtype)
-        if "b" in first:
-            shifted = (first["W"].double() * shift.double()).flatten(1).sum(1)
-            first["b"] = (first["b"].double() - shifted).to(first["b"].dtype)
+        W, b = _of_inputs(first)
+        first[W] = (first[W].double() / scale.double()).to(first[W].dtype)
+        if b in first:
+            shifted = (first[W].double() * shift.double()).flatten(1).sum(1)
+            first[b] = (first[b].double() - shifted).to(first[b].dtype)
         return [first, *params[1:]]
 
     def unfold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for scaled inputs, from those for unscaled inputs."""
         first, (shift, scale) = dict(params[0]), self._columns()
-        if "b" in first:
-            first["b"] = first["b"] + (first["W"] * shift).flatten(1).sum(1)
-        first["W"] = first["W"] * scale
+        W, b = _of_inputs(first)
+        if b in first:
+            first[b] = first[b] + (first[W] * shift).flatten(1).sum(1)
+        first[W] = first[W] * scale
         return [first, *params[1:]]
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return (self.shift, self.scale) if self.columns is None else self.columns
+
+
+def _of_inputs(first: Params) -> tuple[str, str]:
+    """The names of a first block's weights of the inputs and of its bias."""
+    return ("W", "b") if "W" in first else ("weight_ih_l0", "bias_ih_l0")
 
 
 def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, Any]:
@@ -231,8 +264,8 @@ def _zero_shift(x: Tensor | Source) -> Tensor:
 
 def _largest_deviation(
     x: Tensor | Source, shift: Tensor, at_once: int | None = None, comm: Communicator = ALONE
-) -> Tensor:
-    """The largest ``|x - shift|`` of every feature; 1 where the feature is constant up to rounding."""
+) -> tuple[Tensor, Tensor]:
+    """The largest ``|x - shift|`` of every feature, 1 where the feature is constant up to rounding; and where it is."""
     highest, minus_lowest = torch.full_like(shift, -torch.inf), torch.full_like(shift, -torch.inf)
     for (part,) in in_chunks(at_once, x):
         if len(part):  # a rank may have no rows
@@ -241,7 +274,7 @@ def _largest_deviation(
     highest, minus_lowest = comm.largest(highest, minus_lowest)
     deviation = torch.maximum(highest - shift, shift + minus_lowest)
     constant = deviation <= 8 * torch.finfo(x.dtype).eps * torch.maximum(highest.abs(), minus_lowest.abs())
-    return torch.where(constant, torch.ones_like(deviation), deviation)
+    return torch.where(constant, torch.ones_like(deviation), deviation), constant
 
 
 def _mean(
