@@ -4,9 +4,11 @@ import networkx
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from dladmm import datasets
 from dladmm.base.errors import InputError
+from dladmm.datasets import embedded
 
 
 def test_karate_is_zacharys_graph():
@@ -28,6 +30,14 @@ def test_karate_labels(labels):
 def test_karate_with_too_many_labels():
     with pytest.raises(InputError, match="labels_per_class is 5; the smallest community has 4"):
         datasets.load("karate", labels_per_class=5)
+
+
+def test_digits_are_those_of_scikit_learn_whether_its_file_is_found_or_not(monkeypatch):
+    table = embedded._table_of_digits()
+    bunch = load_digits()
+    assert (table == np.column_stack([bunch.data, bunch.target])).all()
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    assert (table == embedded._table_of_digits()).all()
 
 
 def test_digits():

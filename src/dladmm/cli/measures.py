@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn import metrics
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
+from dladmm.cli import scores
 from dladmm.cli.run_data import TableData
 from dladmm.datasets import GraphData
 from dladmm.losses import Loss
@@ -56,31 +55,28 @@ def of_test_rows(module: nn.Module, data: TableData | GraphData, loss: Loss) -> 
 
 def of_classes(output: Tensor, truth: Array, loss: Loss, classes: Sequence[str]) -> dict[str, Any]:
     """Accuracy, balanced accuracy, log loss, AUC and confusion matrix of outputs (N, n_classes) for classes (N,)."""
-    every = range(len(classes))
     chosen = loss.decision(output).numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # classes that do not occur
-        balanced = float(metrics.balanced_accuracy_score(truth, chosen))
+    confusion = scores.confusion_matrix(truth, chosen, len(classes))
     found: dict[str, Any] = {
         "task": "classification",
         "accuracy": float(np.mean(chosen == truth)),
-        "balanced_accuracy": balanced,
+        "balanced_accuracy": scores.balanced_accuracy(confusion),
         "most_frequent_class": float(np.bincount(truth.astype(int)).max() / len(truth)),
         "log_loss": None,
         "auc": None,
         "classes": list(classes),
-        "confusion": metrics.confusion_matrix(truth, chosen, labels=every).tolist(),
+        "confusion": confusion.tolist(),
     }
     try:
         chances = loss.probabilities(output).numpy()
     except InputError:
         return found
     chances = chances / chances.sum(1, keepdims=True)
-    found["log_loss"] = float(metrics.log_loss(truth, chances, labels=every))
-    if len(classes) == 2 and len(np.unique(truth)) == 2:
-        found["auc"] = float(metrics.roc_auc_score(truth, chances[:, 1]))
-    elif len(np.unique(truth)) == len(classes):
-        found["auc"] = float(metrics.roc_auc_score(truth, chances, multi_class="ovr", labels=every))
+    found["log_loss"] = scores.log_loss(truth, chances)
+    if len(classes) > 1 and len(np.unique(truth)) == len(classes):
+        # Of two classes both have the same
+        judged = [1] if len(classes) == 2 else range(len(classes))
+        found["auc"] = float(np.mean([scores.auc(truth == k, chances[:, k]) for k in judged]))
     return found
 
 
@@ -93,7 +89,7 @@ def of_numbers(output: Tensor, truth: Array, loss: Loss) -> dict[str, Any]:
     parts = [part for part in np.array_split(order, BINS) if len(part)]
     return {
         "task": "regression",
-        "r2": float(metrics.r2_score(truth, predicted)) if len(truth) > 1 else None,
+        "r2": scores.r_squared(truth, predicted) if len(truth) > 1 else None,
         "mae": float(np.abs(wrong).mean()),
         "rmse": float(np.sqrt((wrong**2).mean())),
         "predicted_against_true": [

@@ -221,7 +221,11 @@ def _linear_classes(known: Tensor, labels: Tensor, x: Tensor) -> Tensor | None:
         return float(mean_loss), gradient.flatten().numpy()
 
     start = torch.zeros(a.shape[1] * n_classes, dtype=torch.float64).numpy()
-    from scipy.optimize import minimize  # a fifth of a second, for runs that have something to compare with
+    # A fifth of a second to import, for runs that have something to compare with
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
 
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    # The vectors are short: threads of scipy's BLAS would wait for each other, for seconds where other work has a core
+    with threadpool_limits(1, user_api="blas"):
+        found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     return (others @ torch.from_numpy(found.x).view(-1, n_classes)).argmax(1).to(x.device)
