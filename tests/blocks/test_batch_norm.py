@@ -40,8 +40,8 @@ def test_what_is_handed_up_and_down_is_autograds(kind, affine):
     torch.testing.assert_close(block.pull_back(params, v, output, change, WORK), pulled)
     if not affine:
         return
-    gradients = block.parameter_gradient(params, v, change, WORK)
-    for name, expected in Block.parameter_gradient(block, params, v, change, WORK).items():
+    gradients = block.parameter_gradient(params, v, output, change, WORK)
+    for name, expected in Block.parameter_gradient(block, params, v, output, change, WORK).items():
         torch.testing.assert_close(gradients[name], expected)
     moves = {"weight": some(4, seed=4), "bias": some(4, seed=5)}
     pushed = Block.push_parameters(block, params, moves, v, output)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import dladmm
 from convergent import train
 from dladmm import InputError, InputTypeError, Recurrent, baselines
-from dladmm.blocks import Affine, Anchor, Positionwise, RecurrentStates, Term, Work
+from dladmm.blocks import Affine, Anchor, Block, Positionwise, RecurrentStates, Term, Work
 from dladmm.blocks.recurrent import SHARE
 from dladmm.blocks.recurrent_cells import (
     advanced,
@@ -24,7 +25,7 @@ from dladmm.blocks.recurrent_cells import (
     through_time,
 )
 from dladmm.blocks.recurrent_steps import _factor, share_of_pull
-from dladmm.callbacks import Checkpoint
+from dladmm.callbacks import Callback, Checkpoint
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import from_module, own_settings
@@ -294,15 +295,59 @@ def test_the_targets_of_every_step_must_have_the_steps(sequences):
         train(network(LAYERS[0], last=False), X, first)
 
 
-def test_a_gru_begins_nearly_as_an_elman_network():
-    """Open to what comes, with little of the old state kept: otherwise the first iterations hardly reach the states."""
-    x, ones = torch.randn(6, 3, dtype=torch.float64), torch.ones(6, 5, dtype=torch.float64)
-    block = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True)))
-    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+@pytest.mark.parametrize(
+    ("kind", "steps", "slowest"), [("GRU", 8, 0.746), ("LSTM", 100, 0.974), ("GRU", 1, 0.27)]
+)
+def test_gated_units_begin_with_memories_up_to_a_third_of_the_sequence(kind, steps, slowest):
+    """From sigmoid(-2) of the state kept from step to step up to sigmoid(log(steps) - 1), evenly spread."""
+    layer = {"GRU": nn.GRU, "LSTM": nn.LSTM}[kind](3, 5, batch_first=True)
+    block = RecurrentStates(Recurrent(layer))
+    drawn = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+    params = block.started(drawn, torch.zeros(2, steps, 3, dtype=torch.float64))
     still = {name: torch.zeros_like(p) if p.ndim > 1 else p for name, p in params.items()}
-    assert torch.allclose(block.cell(still, x, ones), torch.sigmoid(-2 * ones))
-    without = RecurrentStates(Recurrent(nn.GRU(3, 5, batch_first=True, bias=False)))
-    assert set(without.initial_parameters(torch.Generator(), 1.0)) == {"weight_ih_l0", "weight_hh_l0"}
+    x, before = torch.randn(6, 3, dtype=torch.float64), torch.zeros(6, block.n_states, dtype=torch.float64)
+    before[:, -5:] = 1.0  # the states of a GRU, c of an LSTM
+    kept = block.cell(still, x, before)[:, -5:]
+    expected = torch.sigmoid(torch.linspace(-2.0, np.log(steps) - 1, 5, dtype=torch.float64))
+    torch.testing.assert_close(kept, expected.expand(6, 5))
+    assert float(kept[0, -1]) == pytest.approx(slowest, abs=0.01)
+    assert all(torch.equal(p, drawn[name]) for name, p in params.items() if name != "bias_ih_l0")
+
+
+def test_a_layer_without_biases_and_an_elman_network_begin_as_they_were_drawn():
+    for layer in (nn.GRU(3, 5, batch_first=True, bias=False), nn.RNN(3, 5, batch_first=True)):
+        block = RecurrentStates(Recurrent(layer))
+        drawn = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
+        assert block.started(drawn, torch.zeros(2, 8, 3)) == drawn
+
+
+@pytest.mark.parametrize("mode", ["streaming", "accelerated", "convergent"])
+def test_a_run_begins_with_memories_of_its_sequences(mode):
+    """Behind an Unflatten the steps are those that the layer sees; weights of one's own stay."""
+    seen, x, y = [], torch.randn(40, 24), torch.arange(40) % 2
+
+    class Watch(Callback):
+        def on_train_begin(self, trainer):
+            seen.append(trainer.state.params[0]["bias_ih_l0"][5:10].clone())
+
+    for init in ("fresh", "keep"):
+        module = nn.Sequential(
+            nn.Unflatten(1, (8, 3)), Recurrent(nn.GRU(3, 5, batch_first=True)), nn.Linear(5, 2)
+        )
+        own = module[1].rnn.bias_ih_l0.detach()[5:10].clone()
+        dladmm.train(
+            module,
+            x,
+            y,
+            mode=mode,
+            max_iter=1,
+            init=init,
+            dtype="float64",
+            scale_inputs=False,
+            callbacks=[Watch()],
+        )
+    torch.testing.assert_close(seen[0], torch.linspace(-2.0, np.log(8) - 1, 5, dtype=torch.float64))
+    torch.testing.assert_close(seen[1], own.double())
 
 
 def test_an_elman_network_begins_by_keeping_what_came_first():
@@ -314,20 +359,13 @@ def test_an_elman_network_begins_by_keeping_what_came_first():
     assert float(params["weight_ih_l0"].std()) == pytest.approx(120**-0.5, rel=0.1)
 
 
-def test_an_lstm_begins_nearly_as_an_elman_network():
-    """What comes is let in and shown, little of c is kept: c' = sigmoid(-2) c and h = sigmoid(2) tanh c'."""
+def test_an_lstm_does_not_write_over_what_it_keeps():
+    """Biases of the input gates are minus those of the forget gates, the output gate is open."""
     block = RecurrentStates(Recurrent(nn.LSTM(3, 5, batch_first=True)))
-    params = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)
-    still = {name: torch.zeros_like(p) if p.ndim > 1 else p for name, p in params.items()}
-    x, c = (torch.randn(6, n, dtype=torch.float64) for n in (3, 5))
-    h, new = block.cell(still, x, torch.cat([torch.zeros_like(c), c], 1)).chunk(2, 1)
-    opened, closed = (torch.sigmoid(torch.tensor(b, dtype=torch.float64)) for b in (2.0, -2.0))
-    torch.testing.assert_close(new, closed * c)
-    torch.testing.assert_close(h, opened * (closed * c).tanh())
-    moved = block.cell(
-        still | {"bias_hh_l0": torch.ones(20, dtype=torch.float64)}, x, torch.zeros(6, 10).double()
-    )
-    torch.testing.assert_close(moved[:, 5:], torch.sigmoid(x.new_full((6, 5), 3.0)) * np.tanh(1.0))
+    gates = block.initial_parameters(torch.Generator().manual_seed(0), 1.0)["bias_ih_l0"].view(4, 5)
+    torch.testing.assert_close(gates[0], -gates[1])
+    assert gates[2].tolist() == [0.0] * 5
+    assert gates[3].tolist() == [2.0] * 5
 
 
 @pytest.mark.parametrize("layer", [nn.GRU(50, 40, batch_first=True), nn.LSTM(50, 40, batch_first=True)])
@@ -430,6 +468,37 @@ def test_gradients_in_the_inputs_are_those_of_torch(layer):
     energy.backward()
     found = block.input_stationarity(params, x, anchor, Term(0.6, target, s), work)
     torch.testing.assert_close(found, leaf.grad.square().sum())
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("counted", [False, True])
+def test_derivatives_of_the_whole_layer_by_hand_are_those_of_autograd(layer, counted):
+    block = RecurrentStates(Recurrent(copy.deepcopy(layer).double()))
+    generator = torch.Generator().manual_seed(3)
+    params = block.initial_parameters(generator, 1.0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x = some(6, 4, 3)
+    states = block.forward(params, x)
+    counts = torch.tensor([1.0, 2, 0, 1, 3, 1], dtype=torch.float64)[:, None] if counted else None
+    upstream, move, work = some(*states.shape), some(*x.shape), Work(SubproblemOptions(), counts=counts)
+    moves = {name: some(*p.shape) for name, p in params.items()}
+    expected = Block.parameter_gradient(block, params, x, states, upstream, work)
+    assert list(expected) == list(params)
+    for name, found in block.parameter_gradient(params, x, states, upstream, work).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        block.push_parameters(params, moves, x, states),
+        Block.push_parameters(block, params, moves, x, states),
+    )
+    torch.testing.assert_close(
+        block.push_input(params, x, move, states), Block.push_input(block, params, x, move, states)
+    )
+    leaf = x.clone().requires_grad_()
+    (pulled_back,) = torch.autograd.grad(block.differentiable_forward(params, leaf), leaf, upstream)
+    torch.testing.assert_close(block.pull_back(params, x, states, upstream, work), pulled_back)
 
 
 def test_a_tanh_made_of_a_sigmoid_is_one():

@@ -115,7 +115,7 @@ def test_gradients_are_pulled_back_and_moves_pushed_through(name):
     pushed = (block.forward(params, v + 1e-6 * move) - block.forward(params, v - 1e-6 * move)) / 2e-6
     torch.testing.assert_close(block.push_input(params, v, move, output), pushed, rtol=0, atol=1e-7)
     if params:
-        found = block.parameter_gradient(params, v, upstream, work)
+        found = block.parameter_gradient(params, v, output, upstream, work)
         for key, expected in zip(params, of_params, strict=True):
             torch.testing.assert_close(found[key], expected)
         moves = {key: randn(6, *p.shape) for key, p in params.items()}

@@ -13,7 +13,7 @@ from dladmm.base.history import History
 from dladmm.engine.batch_sweep import BatchSweep
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
 from dladmm.engine.rho_rules import raises_rho
-from dladmm.engine.running import MOST_SPREADS, TINY, RunningGradient
+from dladmm.engine.running import MOST_GROWTH, MOST_SPREADS, TINY, RunningGradient, set_reach, within_reach
 from dladmm.engine.streaming import Streaming, _is_heavy
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
@@ -127,6 +127,26 @@ def test_an_entry_with_a_gradient_for_the_first_time_is_bounded():
     torch.testing.assert_close(
         found, torch.tensor([-3.0, -MOST_SPREADS, 0.0, MOST_SPREADS], dtype=F64), rtol=1e-5, atol=0
     )
+
+
+def test_moves_much_longer_than_those_that_were_measured_are_cut():
+    """Of all blocks not linear in their parameters together, to MOST_GROWTH times their length then."""
+
+    def block(linear, *moves):
+        return SimpleNamespace(
+            linear=linear, moves={str(i): torch.tensor(m, dtype=F64) for i, m in enumerate(moves)}
+        )
+
+    reach, step = torch.zeros((), dtype=F64), torch.tensor(0.5, dtype=F64)
+    others = [block(True, [1e6])]
+    set_reach(others, reach)
+    assert float(reach) == 0
+    assert within_reach(step, others, reach) is step
+    set_reach([*others, block(False, [3.0], [0.0]), block(False, [0.0, 4.0])], reach)
+    assert float(reach) == pytest.approx(5 * MOST_GROWTH)
+    for length, expected in ((1.0, 0.5), (5 * MOST_GROWTH, 0.5), (50 * MOST_GROWTH, 0.05), (0.0, 0.5)):
+        now = [*others, block(False, [0.6 * length], [0.0]), block(False, [0.0, 0.8 * length])]
+        assert float(within_reach(step, now, reach)) == pytest.approx(expected)
 
 
 def test_a_running_gradient_is_damped():

@@ -241,6 +241,18 @@ def fresh_parameters(
     return params
 
 
+def started(chain: Chain, params: list[Params], x: Any) -> list[Params]:
+    """Fresh parameters as they are for inputs of the shape of x, (N, ...), where a block asks for it."""
+    last = max((l for l, block in enumerate(chain) if block.starts_by_data), default=-1)
+    if last < 0:
+        return params
+    params, v = list(params), x[:1]
+    for l, block in enumerate(chain.blocks[: last + 1]):
+        params[l] = block.started(params[l], v)
+        v = block.forward(params[l], v)
+    return params
+
+
 def module_parameters(
     model: nn.Module, chain: Chain, dtype: torch.dtype, device: torch.device
 ) -> list[Params]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dladmm.api.arguments import fresh_parameters, module_parameters
+from dladmm.api.arguments import fresh_parameters, module_parameters, started
 from dladmm.api.choosing import with_mode
 from dladmm.api.given import RowChecks, check_chain, check_names, check_settings, init_of, is_stream
 from dladmm.api.handing_back import COMPARED_ROWS
@@ -142,15 +142,8 @@ def sample_trainer(
     if init == "keep" and isinstance(model, nn.Module):
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
-        params = fresh_parameters(
-            chain,
-            random_state,
-            chosen.init_scale,
-            chosen.init_std,
-            torch_dtype,
-            torch_device,
-            chosen.init_rule,
-        )
+        drawn = chosen.init_scale, chosen.init_std, torch_dtype, torch_device, chosen.init_rule
+        params = fresh_parameters(chain, random_state, *drawn)
 
     at_once = None
     if chosen.max_memory is not None:
@@ -239,6 +232,8 @@ def sample_trainer(
     if init == "keep":
         params = params if units is None else units.unfold(params)
         params = params if scaling is None else scaling.unfold(params)
+    elif chosen.init_std is None:
+        params = started(chain, params, x)
     trainer = Trainer(
         chain,
         x,

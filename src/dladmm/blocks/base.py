@@ -108,6 +108,9 @@ class Block(ABC):
     keeps_positions: bool = True
     """Whether samples that are sequences stay sequences."""
 
+    starts_by_data: bool = False
+    """Whether initial parameters depend on the shape of the input (:meth:`started`)."""
+
     draws: bool = False
     """Whether g is random in a sweep (dropout): :attr:`drawn` then says which g it is."""
 
@@ -170,6 +173,10 @@ class Block(ABC):
     def own_energy(self, params: Params, v: Tensor, prediction: Tensor, weight: float, work: Work) -> Tensor:
         """What ties a block's own variables, if it has any: their part of the Lagrangian."""
         return torch.zeros((), dtype=torch.float64, device=v.device)
+
+    def started(self, params: Params, v: Tensor) -> Params:
+        """The initial parameters for inputs like v, (N, ...), from those drawn without them."""
+        return params
 
     def evaluate(self, params: Params, v: Tensor) -> Tensor:
         """``g(B, v)`` of the trained network: another than ``forward`` where statistics of the batch are part of g."""
@@ -255,8 +262,10 @@ class Block(ABC):
         """How often v uses each row of a table W, where g's output is rows of it; None for other blocks."""
         return None
 
-    def parameter_gradient(self, params: Params, v: Tensor, gradient: Tensor, work: Work) -> Params:
-        """``J_B^T gradient``, summed over the samples of all ranks."""
+    def parameter_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Params:
+        """``J_B^T gradient``, summed over the samples of all ranks; ``prediction`` is g(B, v)."""
         names = list(params)
         with torch.enable_grad():
             leaves = [params[name].detach().requires_grad_() for name in names]

@@ -130,7 +130,9 @@ class BatchNorm(Generic):
         gain, shift = moves["weight"], moves["bias"]
         return torch.native_batch_norm(v, gain, shift, None, None, True, 0.0, self._eps)[0]
 
-    def parameter_gradient(self, params: Params, v: Tensor, gradient: Tensor, work: Work) -> Params:
+    def parameter_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Params:
         _, of_gain, of_shift = self._backward(
             v, gradient, self._given(params, "weight", v), [False, True, True]
         )

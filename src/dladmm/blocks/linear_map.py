@@ -124,7 +124,7 @@ class Composed(Block):
         self.maps, self.block = maps, block
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
-        self.updated_once = block.updated_once
+        self.updated_once, self.starts_by_data = block.updated_once, block.starts_by_data
         self.draws, self.weight_set, self._behind = block.draws, block.weight_set, not first
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
@@ -136,6 +136,9 @@ class Composed(Block):
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
         return self.block.initial_parameters(generator, scale)
+
+    def started(self, params: Params, v: Tensor) -> Params:
+        return self.block.started(params, self.mapped(v))
 
     def mapped(self, v: Tensor) -> Tensor:
         """``A v``."""
@@ -241,6 +244,16 @@ class Composed(Block):
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> Tensor:
         return self.block.parameter_stationarity(params, self.mapped(v), term, penalty, work)
+
+    def parameter_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Params:
+        return self.block.parameter_gradient(params, self.mapped(v), prediction, gradient, work)
+
+    def pull_back(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Tensor:
+        return self.adjoint(self.block.pull_back(params, self.mapped(v), prediction, gradient, work), v)
 
     def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         return self.block.push_parameters(params, moves, self.mapped(v), prediction)

@@ -21,10 +21,13 @@ from dladmm.blocks.recurrent_cells import (
     Unrolled,
     advanced,
     before,
+    forward_through_time,
     pulled,
     pulled_before,
+    pushed,
     through_time,
 )
+from dladmm.blocks.recurrent_parts import initial, with_memories
 from dladmm.blocks.recurrent_steps import gradients_of, share_of_pull, whitened_step
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
@@ -33,18 +36,8 @@ from dladmm.regularizers import Regularizer
 from dladmm.solvers.local_step import Known, majorised_step, proximal_point
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
-GATES: dict[str, tuple[float, ...]] = {"GRU": (2.0, -2.0, 0.0), "LSTM": (2.0, -2.0, 0.0, 2.0)}
-"""Initial biases, gates in torch's order: a gated layer begins nearly as an Elman network and learns when to differ."""
-
-GATED_INPUTS = 0.5
-"""Initial weights of a gated layer's inputs, in He's deviations."""
-
 SHARE = "share of the pull"
 """What of a sweep's pull on the states its parameters get to see."""
-
-METRIC_DAMPING = {"GRU": 10.0}
-"""Of the Gram matrices in whose coordinates parameters move, beside that of other blocks. Two updates an iteration go
-far along what hardly varies: they fitted the rows they saw no sooner, and knew less of others."""
 
 ROUNDS = 2
 """A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
@@ -63,7 +56,7 @@ class RecurrentStates(Block):
     """
 
     kind = "recurrent"
-    own_variables = True
+    own_variables = starts_by_data = True
     support = Support.COUNTS
 
     def __init__(self, layer: Recurrent) -> None:
@@ -75,36 +68,19 @@ class RecurrentStates(Block):
         self.penalised = ("weight_ih_l0", "weight_hh_l0")
         # A second update costs half an iteration more: a GRU's buys accuracy, in Adam epochs it is the cheapest cell
         self.updated_once = self.cell_kind != "GRU"
-        self.metric_damping = METRIC_DAMPING.get(self.cell_kind, 1.0)
 
     def __repr__(self) -> str:
         return f"RecurrentStates({self.cell_kind}, {self.n_in}, {self.n_hidden})"
 
     def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
-        """Orthogonal matrices U, one per gate, biases those of ``GATES``; without a generator the layer's own values.
-
-        With an orthogonal U states keep their length from step to step, so that what came first is there at the end.
-        W is small, so that nothing drives units into saturation: of torch's deviation for an Elman network, of
-        ``GATED_INPUTS`` for a gated layer.
+        """Those of :func:`~dladmm.blocks.recurrent_parts.initial`; without a generator the layer's own values.
 
         ``scale`` is left aside: it makes states small, and a layer of small states forgets before it can learn.
         """
-        own = {name: p.detach().double().cpu().clone() for name, p in self.layer.rnn.named_parameters()}
-        if generator is None:
-            return own
-        for p in own.values():
-            deviation = (2.0 / p.shape[1]) ** 0.5 if p.ndim > 1 else 0.0
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * deviation)
-        gated = self.cell_kind not in ("tanh", "relu")
-        # Torch's deviation, 1/sqrt(3 units), over He's
-        torchs = (self.layer.rnn.input_size / (6 * self.n_hidden)) ** 0.5
-        own["weight_ih_l0"].mul_(GATED_INPUTS if gated else torchs)
-        for U in torch.split(own["weight_hh_l0"], self.n_hidden):
-            U.copy_(torch.linalg.qr(U)[0])
-        if self.bias:
-            for gate, bias in enumerate(GATES.get(self.cell_kind, ())):
-                own["bias_ih_l0"][gate * self.n_hidden :][: self.n_hidden] = bias
-        return own
+        return initial(self.layer.rnn, generator)
+
+    def started(self, params: Params, v: Tensor) -> Params:
+        return with_memories(params, self.cell_kind, v.shape[1])
 
     def to_module(self, params: Params) -> nn.Module:
         made = copy.deepcopy(self.layer)
@@ -265,6 +241,35 @@ class RecurrentStates(Block):
         """A gradient in what the cells predict as one in x, all t at once."""
         return pulled(at.slopes, pull, of="inputs") @ at.params["weight_ih_l0"]
 
+    # For steps that see the network as a whole ------------------------------------------------------------------
+
+    def parameter_gradient(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Params:
+        at = self.unrolled(params, v, prediction)
+        pull = through_time(at.slopes, gradient, params["weight_hh_l0"])
+        found = gradients_of(self, v, at, pull, work)
+        return dict(zip(params, work.total(*(found[name] for name in params)), strict=True))
+
+    def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
+        at = self.unrolled(params, v, prediction)
+        hidden = at.before[..., : self.n_hidden]
+        of_gates = at.slopes.inputs * self._sums(moves, v, "ih") + at.slopes.states * self._sums(
+            moves, hidden, "hh"
+        )
+        return forward_through_time(at.slopes, pushed(at.slopes, of_gates), params["weight_hh_l0"])
+
+    def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:
+        slopes = self.unrolled(params, v, prediction).slopes
+        own = pushed(slopes, slopes.inputs * (move @ params["weight_ih_l0"].T))
+        return forward_through_time(slopes, own, params["weight_hh_l0"])
+
+    def pull_back(
+        self, params: Params, v: Tensor, prediction: Tensor, gradient: Tensor, work: Work
+    ) -> Tensor:
+        at = self.unrolled(params, v, prediction)
+        return self._of_inputs(at, through_time(at.slopes, gradient, params["weight_hh_l0"]))
+
     # What the theory speaks of ---------------------------------------------------------------------------------
 
     def parameter_stationarity(
@@ -285,9 +290,8 @@ class RecurrentStates(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         """Through all of time: ``g`` is the unrolled layer here."""
-        at = self.unrolled(params, v, self.forward(params, v))
-        pull = through_time(at.slopes, term.weight * (at.states - term.target), params["weight_hh_l0"])
-        return self._of_inputs(at, pull)
+        states = self.forward(params, v)
+        return self.pull_back(params, v, states, term.weight * (states - term.target), work)
 
     def input_stationarity(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> Tensor:
         at = self.unrolled(params, v, term.prediction)

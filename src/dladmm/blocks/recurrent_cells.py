@@ -37,6 +37,10 @@ class Slopes(NamedTuple):
     kept: Tensor | None = None
     shown: Tensor | None = None
 
+    def at(self, t: int) -> Slopes:
+        """Those of step t, of slopes of (samples, T, hidden)."""
+        return Slopes(*(None if x is None else x[:, t] for x in self))  # type: ignore[arg-type]
+
     def some(self, every: int) -> Slopes:
         """Rows (N, hidden) of every so many samples (samples, T, hidden)."""
         return Slopes(*(None if x is None else x[::every].flatten(0, 1) for x in self))  # type: ignore[arg-type]
@@ -171,8 +175,39 @@ def through_time(slopes: Slopes, pull: Tensor, U: Tensor) -> Tensor:
     """
     found = pull.clone()
     for t in range(pull.shape[1] - 1, 0, -1):
-        at = Slopes(*(None if each is None else each[:, t] for each in slopes))  # type: ignore[arg-type]
-        found[:, t - 1].add_(pulled_before(at, found[:, t], U))
+        found[:, t - 1].add_(pulled_before(slopes.at(t), found[:, t], U))
+    return found
+
+
+def pushed(slopes: Slopes, of_gates: Tensor) -> Tensor:
+    """How states change by changes of their gates (..., gates x hidden), which are slopes times changes of the sums."""
+    if slopes.shown is not None:
+        i, f, g, h = of_gates.chunk(4, -1)
+        c = i + f + g
+        return torch.cat([torch.addcmul(h, c, slopes.shown), c], -1)
+    if slopes.kept is None:
+        return of_gates
+    r, z, n = of_gates.chunk(3, -1)
+    return r + z + n
+
+
+def pushed_on(slopes: Slopes, change: Tensor, U: Tensor) -> Tensor:
+    """A change of the states a step before as one of the states (..., states): ``J change``, J = ds_t/ds_{t-1}."""
+    hidden = U.shape[1]
+    found = pushed(slopes, slopes.states * (change[..., :hidden] @ U.T))
+    if slopes.kept is None:
+        return found
+    if slopes.shown is None:
+        return found.addcmul_(change, slopes.kept)
+    c = change[..., hidden:] * slopes.kept
+    return found.add_(torch.cat([c * slopes.shown, c], -1))
+
+
+def forward_through_time(slopes: Slopes, change: Tensor, U: Tensor) -> Tensor:
+    """``d_t = change_t + J_t d_{t-1}``: what changes of single steps make of all states (samples, T, states)."""
+    found = change.clone()
+    for t in range(1, change.shape[1]):
+        found[:, t].add_(pushed_on(slopes.at(t), found[:, t - 1], U))
     return found
 
 

@@ -18,6 +18,10 @@ from dladmm.solvers.subproblems import Params, Step, Term, rise_of_square
 if TYPE_CHECKING:
     from dladmm.blocks.recurrent import RecurrentStates
 
+METRIC_DAMPING = {"GRU": 10.0}
+"""Of the Gram matrices in whose coordinates parameters move, beside that of other blocks. Two updates an iteration go
+far along what hardly varies: they fitted the rows they saw no sooner, and knew less of others."""
+
 SLOPE_FLOOR = 0.1
 """Of the mean squared slope: units that hardly answer are not moved further than that."""
 
@@ -119,5 +123,5 @@ def _factor(block: RecurrentStates, inputs: Tensor, work: Work) -> Tensor:
     rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if block.bias else rows
     counts = None if work.counts is None else work.counts.repeat_interleave(inputs.shape[1], 0)
     gram = full_precision_gram(rows, counts) / (work.samples(len(inputs)) * inputs.shape[1])
-    damping = work.options.damping * block.metric_damping * gram.diagonal().mean()
+    damping = work.options.damping * METRIC_DAMPING.get(block.cell_kind, 1.0) * gram.diagonal().mean()
     return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)

@@ -17,7 +17,18 @@ from dladmm.blocks import Params
 from dladmm.compute.communicator import Shards
 from dladmm.compute.execution import Execution
 from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
-from dladmm.engine.running import Run, RunningBlock, Shares, called, in_turn, inner, norm, running_block
+from dladmm.engine.running import (
+    Run,
+    RunningBlock,
+    Shares,
+    called,
+    in_turn,
+    inner,
+    norm,
+    running_block,
+    set_reach,
+    within_reach,
+)
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 
@@ -53,6 +64,8 @@ class BatchSweep:
         self.means = some.new_zeros(3)
         """Running means of slope, curvature and loss."""
         self.step_length = some.new_zeros(())
+        self.reach = some.new_zeros(())
+        """How long the moves of curved blocks may be until the next measurement."""
         self.leash = some.new_full((), self.largest_change)
         self.seen: Look | None = None
         """The batch that is worked on."""
@@ -176,6 +189,7 @@ class BatchSweep:
                 move = self.running[l].moves[name]
                 p, q = p - (d * move).sum(), q + self._strength * move.square().sum()
         self.step_length.copy_(self._length(p, q, relative, loss.to(p.dtype)))
+        set_reach(self.running.values(), self.reach)
 
     def _relative(self, seen: Engine, outputs: list[Tensor], l: int, change: Tensor) -> Tensor:
         """The change of link l by its block's move, over the link; both behind a normalisation where one follows."""
@@ -213,7 +227,7 @@ class BatchSweep:
     def move(self) -> None:
         """Take the step, penalties with kinks and constraints by their prox."""
         penalty = self.engine.penalty
-        length = self.step_length * self.shares.fading
+        length = within_reach(self.step_length * self.shares.fading, self.running.values(), self.reach)
         for l, running in self.running.items():
             block = self.engine.chain.blocks[l]
             penalised = block.penalised if penalty.quadratic is None else ()
@@ -276,7 +290,7 @@ class BatchSweep:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name."""
-        names = ("means", "step_length", "leash")
+        names = ("means", "step_length", "leash", "reach")
         found: dict[str, Tensor] = {name: getattr(self, name) for name in names}
         for kind, all_params in (("params", self.params), ("average", self.average)):
             for l, block in enumerate(all_params):

@@ -8,7 +8,7 @@ output moves by about one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +26,9 @@ TINY = 1e-20
 MOST_SPREADS = 10.0
 """Root mean squares that an entry moves by at most: one that has a gradient for the first time had a mean of zero."""
 
+
+MOST_GROWTH = 2.0
+"""How much longer moves of blocks not linear in their parameters may be than when the step length was measured."""
 
 Run = Callable[[Hashable, Callable[[], Any]], Any]
 """``run(name, part)``: how a part of a sweep is executed; what it returns."""
@@ -56,6 +59,8 @@ class RunningBlock(Protocol):
     """The block, in a graph's part that of the part."""
     recordable: bool
     """Whether its sums and directions can be recorded as launches on a GPU."""
+    linear: bool
+    """Whether the block's output is linear in its parameters."""
     observes_apart: bool
     """Whether :meth:`observe_inputs` needs nothing of :meth:`aim`: their sums may then travel together."""
 
@@ -101,7 +106,7 @@ class RunningLeastSquares:
     reaches it.
     """
 
-    recordable = observes_apart = True
+    recordable = linear = observes_apart = True
 
     def __init__(self, block: Block, params: Params, operator: Operator) -> None:
         self.block, self.n_inputs = block, operator.n_inputs
@@ -189,7 +194,7 @@ def _positions(gradient: Tensor) -> int:
 class RunningGradient:
     """Running direction, the gradient over its running root mean square, for a block not linear in its parameters."""
 
-    observes_apart = False
+    linear = observes_apart = False
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block, self.recordable = block, block.records_gradients
@@ -213,7 +218,7 @@ class RunningGradient:
         work: Work,
         keep: float,
     ) -> None:
-        for name, g in self.block.parameter_gradient(params, v, gradient, work).items():
+        for name, g in self.block.parameter_gradient(params, v, prediction, gradient, work).items():
             self._latest[name].copy_(g)  # in its place: recorded launches find it there
         for name, d in self._direction(self._latest, decay).items():
             self._moves[name].lerp_(d * self.scale, 1 - keep)
@@ -250,6 +255,31 @@ class RunningGradient:
         found = {"scale": self.scale, "length": self.length}
         found |= {f"moves.{name}": m for name, m in self._moves.items()}
         return found | {f"square.{name}": g for name, g in self.square.items()}
+
+
+def set_reach(blocks: Iterable[RunningBlock], reach: Tensor) -> None:
+    """Let moves of blocks not linear in their parameters be ``MOST_GROWTH`` times as long as they are now."""
+    length = _length_of_curved(blocks)
+    if length is not None:
+        reach.copy_(MOST_GROWTH * length)
+
+
+def within_reach(step: Tensor, blocks: Iterable[RunningBlock], reach: Tensor) -> Tensor:
+    """The step length, less where moves are longer than ``reach``: curvature measured along short ones says little.
+
+    Where a fit is close gradients are small beside their running root mean square, and measured steps become long. A
+    batch that does not fit then has moves ten times as long: it threw GRUs and LSTMs out of the fit for good.
+    """
+    length = _length_of_curved(blocks)
+    return step if length is None else step * (reach / length.clamp_min(TINY)).clamp_max(1.0)
+
+
+def _length_of_curved(blocks: Iterable[RunningBlock]) -> Tensor | None:
+    moves = [move for running in blocks if not running.linear for move in running.moves.values()]
+    if not moves:
+        return None
+    found: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(move) for move in moves]))
+    return found
 
 
 def running_block(block: Block, params: Params, v: Tensor, prediction: Tensor, work: Work) -> RunningBlock:

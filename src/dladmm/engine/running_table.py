@@ -16,7 +16,7 @@ class RunningTable:
     :class:`~dladmm.engine.running.RunningLeastSquares`.
     """
 
-    recordable, observes_apart = False, True
+    recordable, linear, observes_apart = False, True, True
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block, W = block, params["W"]
@@ -37,7 +37,7 @@ class RunningTable:
         work: Work,
         keep: float,
     ) -> None:
-        slope = self.block.parameter_gradient(params, v, gradient, work)["W"]
+        slope = self.block.parameter_gradient(params, v, prediction, gradient, work)["W"]
         slope = slope + decay["W"] if "W" in decay else slope
         self._moves.lerp_(-slope * self.scale[:, None], 1 - keep)
 
