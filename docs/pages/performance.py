@@ -20,6 +20,7 @@ def with_performance_tables(page: str) -> str:
         "end_to_end_cpu": lambda: end_to_end_table("cpu"),
         "small_problems": small_problems_table,
         "recurrent": recurrent_tables,
+        "sequences": sequences_table,
         "edges_cpu": edges_table,
         "targets": targets_table,
     }
@@ -169,6 +170,29 @@ def recurrent_tables() -> str:
             f"of three rates on these very rows ({of['adam_rate']:g}): {of['adam_test_accuracy']:.3f}."
         )
     return lines
+
+
+def sequences_table() -> str:
+    """Recorded sequences beside Adam in as many seconds, those that settings were looked at on first."""
+    record = _record("sequences")
+    layers = list(dict.fromkeys(row["layer"] for row in record["rows"]))
+    heads = (
+        "sequences",
+        "rows, steps, features",
+        *(f"{layer}: {who}" for layer in layers for who in ("streaming", "Adam")),
+    )
+    cells = {(row["set"], row["layer"]): row for row in record["rows"]}
+    lines = []
+    for row in sorted(record["rows"], key=lambda row: not row["looked_at"]):
+        own = [cells[row["set"], layer] for layer in layers]
+        pairs = (
+            text
+            for of in own
+            for text in (f"{of['accuracy']:.3f} ({of['seconds']:.1f} s)", f"{of['adam_accuracy']:.3f}")
+        )
+        name = row["set"] + (" (looked at)" if row["looked_at"] else "")
+        lines.append((name, f"{row['rows']}, {row['steps']}, {row['features']}", *pairs))
+    return "\n".join(markdown_table(heads, list(dict.fromkeys(lines))))
 
 
 def _held_out(rows: list[dict[str, Any]]) -> str:

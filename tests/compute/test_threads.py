@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import dladmm
 from dladmm.callbacks import Callback
@@ -71,9 +72,22 @@ def test_the_largest_product_of_a_network_by_hand():
     from dladmm.engine.sweep import Engine
 
     engine = Engine.__new__(Engine)
-    engine.x = torch.zeros(11, 7)
+    engine.x, engine.chain = torch.zeros(11, 7), chain
     batches = ArrayBatches(torch.zeros(11, 7), torch.zeros(11, 4), None, None, 2, 0)
     assert Engine.largest_product(engine, result.state, batches) == 5.5 * 7 * 30
+
+
+def test_a_recurrent_layer_makes_its_products_step_by_step():
+    """Of 300 steps each is small: with a second thread every one of them would wait for it."""
+    network = nn.Sequential(
+        nn.Unflatten(1, (300, 2)), dladmm.Recurrent(nn.GRU(2, 64, batch_first=True)), nn.Linear(64, 2)
+    )
+    looking = Looking()
+    dladmm.train(
+        network, torch.randn(40, 600), torch.arange(40) % 2, mode="streaming", max_iter=1, callbacks=[looking]
+    )
+    assert looking.seen == [1]
+    assert SMALL_PRODUCT < 20 * 300 * 64 * 64
 
 
 def test_runs_that_overlap_give_the_threads_back():

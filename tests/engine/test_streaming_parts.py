@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dladmm import from_module
+from dladmm import Recurrent, from_module
 from dladmm.base.history import History
 from dladmm.engine.batch_sweep import BatchSweep
 from dladmm.engine.batches import ArrayBatches, Batch, default_batch_size
@@ -147,6 +147,35 @@ def test_moves_much_longer_than_those_that_were_measured_are_cut():
     for length, expected in ((1.0, 0.5), (5 * MOST_GROWTH, 0.5), (50 * MOST_GROWTH, 0.05), (0.0, 0.5)):
         now = [*others, block(False, [0.6 * length], [0.0]), block(False, [0.0, 0.8 * length])]
         assert float(within_reach(step, now, reach)) == pytest.approx(expected)
+
+
+def test_a_recurrent_network_moves_and_its_longest_moves_are_cut():
+    """A heavy sweep sets how far moves may reach; ten times those moves go twice as far, not ten times."""
+    generator = torch.Generator().manual_seed(0)
+    x, loss = torch.randn(40, 6, 3, generator=generator, dtype=F64), get_loss("cross_entropy")
+    chain = from_module(
+        nn.Sequential(Recurrent(nn.GRU(3, 4, batch_first=True)), nn.Linear(4, 2)), sequences=True
+    )
+    target = loss.encode((x[:, 0, 0] > 0).long(), 2, F64)
+    params = chain.initial_parameters(generator, 1.0, dtype=F64, device=torch.device("cpu"))
+    sweeps = BatchSweep(Engine(chain, x, Risk(loss, target)), params, StreamingOptions(), 40.0)
+    batch = Batch(x, target)
+    sweeps.prepare(batch)
+    for share in (sweeps.shares.metric, sweeps.shares.lengths, sweeps.shares.average, sweeps.shares.fading):
+        share.fill_(1.0)
+
+    def moved(move):
+        before = {name: p.clone() for name, p in sweeps.params[0].items()}
+        move()
+        return sum(float((p - before[name]).square().sum()) for name, p in sweeps.params[0].items()) ** 0.5
+
+    first = moved(lambda: sweeps.sweep(lambda: batch, heavy=True, renewed=True, first=True))
+    assert first > 0
+    assert moved(sweeps.move) == pytest.approx(first)
+    for running in sweeps.running.values():
+        for move in running.moves.values():
+            move.mul_(10)
+    assert moved(sweeps.move) == pytest.approx(MOST_GROWTH * first)
 
 
 def test_a_running_gradient_is_damped():

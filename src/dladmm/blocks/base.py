@@ -108,6 +108,9 @@ class Block(ABC):
     keeps_positions: bool = True
     """Whether samples that are sequences stay sequences."""
 
+    by_steps: bool = False
+    """Whether its products are made step by step of a sequence."""
+
     starts_by_data: bool = False
     """Whether initial parameters depend on the shape of the input (:meth:`started`)."""
 

@@ -124,7 +124,8 @@ class Composed(Block):
         self.maps, self.block = maps, block
         self.linear, self.continuous = block.linear, block.continuous
         self.own_variables, self.has_statistics = block.own_variables, block.has_statistics
-        self.updated_once, self.starts_by_data = block.updated_once, block.starts_by_data
+        self.updated_once, self.by_steps = block.updated_once, block.by_steps
+        self.starts_by_data = block.starts_by_data
         self.draws, self.weight_set, self._behind = block.draws, block.weight_set, not first
         self.support = block.support & (Support.COUNTS | Support.RANKS)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out

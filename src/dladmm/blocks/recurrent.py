@@ -56,7 +56,7 @@ class RecurrentStates(Block):
     """
 
     kind = "recurrent"
-    own_variables = starts_by_data = True
+    own_variables = starts_by_data = by_steps = True
     support = Support.COUNTS
 
     def __init__(self, layer: Recurrent) -> None:

@@ -94,7 +94,8 @@ class Engine(MeasuredProblem):
     def largest_product(self, state: State, batches: Batches | None) -> float:
         """Multiplications of the largest product of a sweep; infinite where the rows of its batches are not known."""
         rows = self.n_rows if batches is None else batches.rows_at_once
-        widths = [v.shape[1:].numel() for v in state.outputs]
+        pairs = zip(self.chain, state.outputs, strict=True)
+        widths = [v.shape[-1] if block.by_steps else v.shape[1:].numel() for block, v in pairs]
         inner = [max((p.shape[1:].numel() for p in params.values()), default=0) for params in state.params]
         return rows * max(out * n_in for out, n_in in zip(widths, inner, strict=True))
 
