@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from dladmm.cli import scores
+from dladmm.cli import measures as scores
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 40), st.booleans())
