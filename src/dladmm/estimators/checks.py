@@ -126,6 +126,18 @@ def refuse_masked(**arrays: Any) -> None:
             )
 
 
+def refuse_deep(X: Any) -> None:
+    """Raise for images and sequences as they are, with the way to pass them."""
+    shape = getattr(X, "shape", ())
+    if len(shape) > 2:
+        inner = ", ".join(str(n) for n in shape[1:])
+        raise InputError(
+            f"X has the shape {tuple(shape)}, but estimators take one row of features per sample: pass "
+            f"X.reshape(len(X), -1). A network for images or sequences (ModuleClassifier, ModuleRegressor) begins with "
+            f"nn.Unflatten(1, ({inner})); dladmm.train takes X as it is."
+        )
+
+
 def refuse_streams(X: Any) -> None:
     """Raise for what brings batches of its own: estimators take arrays."""
     if isinstance(X, (DataLoader, Dataset)) or hasattr(X, "__next__"):

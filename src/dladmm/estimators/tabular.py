@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_y, check_consistent_length, validate
 
 from dladmm.base.errors import InputError
 from dladmm.base.spec import is_several
-from dladmm.estimators.checks import refuse_masked, refuse_streams
+from dladmm.estimators.checks import refuse_deep, refuse_masked, refuse_streams
 from dladmm.tables import Frame, TableEncoder, frame_of
 from dladmm.tables.encoder import ColumnCode
 from dladmm.tables.frame import column_of, is_text_column
@@ -37,6 +37,7 @@ class Tabular:
         ``checks`` are further arguments of scikit-learn's ``validate_data``; ``reset`` learns the encoder anew.
         """
         refuse_streams(X)
+        refuse_deep(X)
         refuse_masked(X=X, y=y[0] if y else None)
         names = self._categories(X, reset)
         if names is None:
