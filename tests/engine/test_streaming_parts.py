@@ -108,7 +108,9 @@ def test_a_kinked_penalty_counts_by_the_sample():
 
 
 def test_a_running_gradient_is_over_its_root_mean_square_with_the_decay():
-    running = RunningGradient(SimpleNamespace(records_gradients=False), {"W": torch.zeros(3, dtype=F64)})
+    running = RunningGradient(
+        SimpleNamespace(records_gradients=False, normalises=False), {"W": torch.zeros(3, dtype=F64)}
+    )
     running.square["W"].copy_(torch.tensor([4.0, 0.0, 1.0]))
     g, decay = torch.tensor([2.0, 0.0, -1.0], dtype=F64), torch.tensor([1.0, 1e-3, 0.0], dtype=F64)
     found = running._direction({"W": g}, {"W": decay})["W"]
@@ -120,7 +122,9 @@ def test_a_running_gradient_is_over_its_root_mean_square_with_the_decay():
 
 def test_an_entry_with_a_gradient_for_the_first_time_is_bounded():
     """Its running square is zero: the ratio would be whatever keeps the division from failing."""
-    running = RunningGradient(SimpleNamespace(records_gradients=False), {"W": torch.zeros(4, dtype=F64)})
+    running = RunningGradient(
+        SimpleNamespace(records_gradients=False, normalises=False), {"W": torch.zeros(4, dtype=F64)}
+    )
     running.square["W"].copy_(torch.tensor([1.0, 0.0, 0.0, 4.0]))
     g = torch.tensor([3.0, 1e-3, 0.0, -40.0], dtype=F64)
     found = running._direction({"W": g}, {})["W"]
@@ -147,6 +151,21 @@ def test_moves_much_longer_than_those_that_were_measured_are_cut():
     for length, expected in ((1.0, 0.5), (5 * MOST_GROWTH, 0.5), (50 * MOST_GROWTH, 0.05), (0.0, 0.5)):
         now = [*others, block(False, [0.6 * length], [0.0]), block(False, [0.0, 0.8 * length])]
         assert float(within_reach(step, now, reach)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_networks_linear_in_their_parameters_have_no_reach(normalised):
+    """A batch normalisation takes gradients too, but is linear in its weight and bias."""
+    generator = torch.Generator().manual_seed(0)
+    x, loss = torch.randn(40, 5, generator=generator, dtype=F64), get_loss("cross_entropy")
+    between = [nn.BatchNorm1d(4)] if normalised else []
+    chain = from_module(nn.Sequential(nn.Linear(5, 4), *between, nn.ReLU(), nn.Linear(4, 2)))
+    target = loss.encode((x[:, 0] > 0).long(), 2, F64)
+    params = chain.initial_parameters(generator, 1.0, dtype=F64, device=torch.device("cpu"))
+    sweeps = BatchSweep(Engine(chain, x, Risk(loss, target)), params, StreamingOptions(), 40.0)
+    sweeps.prepare(Batch(x, target))
+    assert len(sweeps.running) == 2 + normalised
+    assert within_reach(sweeps.step_length, sweeps.running.values(), sweeps.reach) is sweeps.step_length
 
 
 def test_a_recurrent_network_moves_and_its_longest_moves_are_cut():
@@ -179,7 +198,9 @@ def test_a_recurrent_network_moves_and_its_longest_moves_are_cut():
 
 
 def test_a_running_gradient_is_damped():
-    running = RunningGradient(SimpleNamespace(records_gradients=False), {"W": torch.zeros(3, dtype=F64)})
+    running = RunningGradient(
+        SimpleNamespace(records_gradients=False, normalises=False), {"W": torch.zeros(3, dtype=F64)}
+    )
     running.length.fill_(16.0)
     running.refactor(0.6)
     assert float(running.scale) == pytest.approx((16 + TINY) ** -0.5 / 1.6)

@@ -253,10 +253,8 @@ class RecurrentStates(Block):
 
     def push_parameters(self, params: Params, moves: Params, v: Tensor, prediction: Tensor) -> Tensor:
         at = self.unrolled(params, v, prediction)
-        hidden = at.before[..., : self.n_hidden]
-        of_gates = at.slopes.inputs * self._sums(moves, v, "ih") + at.slopes.states * self._sums(
-            moves, hidden, "hh"
-        )
+        of_states = self._sums(moves, at.before[..., : self.n_hidden], "hh")
+        of_gates = at.slopes.inputs * self._sums(moves, v, "ih") + at.slopes.states * of_states
         return forward_through_time(at.slopes, pushed(at.slopes, of_gates), params["weight_hh_l0"])
 
     def push_input(self, params: Params, v: Tensor, move: Tensor, prediction: Tensor) -> Tensor:

@@ -170,9 +170,8 @@ def _split_table(config: RunConfig) -> TableData:
 
 def split_rows(y: Array, config: RunConfig) -> tuple[Array, Array, Array, int, list[Any] | None]:
     """Indices of training and of test rows, and the encoded targets, number of outputs and classes."""
-    from sklearn.model_selection import (
-        train_test_split,  # a second, for runs that have no test rows of their own
-    )
+    # A second to import, for runs that have no test rows of their own
+    from sklearn.model_selection import train_test_split
 
     encoded, n_outputs, classes = _encode(y, decide(y, config.task, config.loss))
     stratify = encoded if classes is not None and np.bincount(encoded).min() > 1 else None

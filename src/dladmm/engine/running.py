@@ -194,10 +194,11 @@ def _positions(gradient: Tensor) -> int:
 class RunningGradient:
     """Running direction, the gradient over its running root mean square, for a block not linear in its parameters."""
 
-    linear = observes_apart = False
+    observes_apart = False
 
     def __init__(self, block: Block, params: Params) -> None:
         self.block, self.recordable = block, block.records_gradients
+        self.linear = block.normalises  # a normalisation is, in its weight and bias
         self.square, self._moves, self._latest = (
             {name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3)
         )
