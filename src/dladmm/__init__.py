@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dladmm._version import __version__
+from dladmm.base.sleeping_threads import threads_that_sleep
 
 if TYPE_CHECKING:
     from dladmm import datasets
@@ -118,7 +119,8 @@ def _imported(module: str) -> ModuleType:
     collects = gc.isenabled()
     gc.disable()
     try:
-        return import_module(module)
+        with threads_that_sleep():
+            return import_module(module)
     finally:
         if collects:
             gc.enable()

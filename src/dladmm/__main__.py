@@ -12,9 +12,11 @@ def main() -> None:
             from dladmm.reproduce.__main__ import main as reproduce
 
             sys.exit(reproduce(sys.argv[2:]))
+        from dladmm.base.sleeping_threads import threads_that_sleep
         from dladmm.cli.app import main as run
 
-        run()
+        with threads_that_sleep():
+            run()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -114,20 +114,19 @@ def test_graphs(rows):
     assert all(torch.allclose(a.cpu(), b, atol=1e-6) for a, b in zip(gpu.state.W, cpu.state.W, strict=True))
 
 
-def test_kernels_are_made_before_a_run_needs_them():
+def test_kernels_are_made_before_a_run_needs_them(monkeypatch):
     """Those of an accelerated run on images of MNIST's size: nothing is left for the first iteration to make."""
-    triton = pytest.importorskip("triton")
-    from dladmm.compute.hand_written import make_ahead, wait_for_rehearsals
+    from dladmm.compute import kernels, rehearsal
+    from dladmm.compute.gpu import code
 
+    units = rehearsal.units(20_000 * 512, 10, product=True)
+    assert kernels.PASSES in units
+    for unit in units:
+        unit.load(torch.device("cuda"))
+    made = []
+    monkeypatch.setattr(code, "_compiled", lambda *given: made.append(given))
     generator = torch.Generator(device="cuda").manual_seed(0)
     X = torch.rand(20_000, 784, device="cuda", generator=generator)
     y = (X[:, :10] + 0.1 * torch.rand(20_000, 10, device="cuda", generator=generator)).argmax(1)
-    make_ahead(20_000 * 512, 10, product=True, device=X.device)
-    wait_for_rehearsals()
-    made, before = [], triton.knobs.runtime.jit_post_compile_hook
-    triton.knobs.runtime.jit_post_compile_hook = lambda **given: made.append(given["fn"].name)
-    try:
-        train(mlp([784, 512, 512, 10]), X, y, mode="accelerated", max_iter=3, device="cuda", dtype="float32")
-    finally:
-        triton.knobs.runtime.jit_post_compile_hook = before
+    train(mlp([784, 512, 512, 10]), X, y, mode="accelerated", max_iter=3, device="cuda", dtype="float32")
     assert made == []

@@ -1,22 +1,24 @@
-"""Hand-written kernels do what the functions beside them say."""
+"""Hand-written kernels do what the functions beside them say: on a GPU, or emulated on a CPU where there is none."""
 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+import emulation
 from dladmm.activations import get_activation
 from dladmm.blocks.max_pool import _solved
-from dladmm.compute import execution, products, sparse
+from dladmm.compute import execution, hand_written, kernels, product_kernels, products, sparse
 from dladmm.compute.execution import Execution, Pass
+from dladmm.compute.gpu.code import FOLDER, Kernel
 from dladmm.compute.passes import (
     _descend,
     _inner_products,
+    _total_square,
     advance,
     inner_and_square,
     solve_entries,
@@ -24,24 +26,37 @@ from dladmm.compute.passes import (
 )
 from dladmm.losses.cross_entropy import _INNER_STEPS, _newton_step, softmax_prox
 from dladmm.network.input_dropout import InputDropout
+from dladmm.solvers import factor
+from dladmm.solvers.factor import full_precision_gram
 from dladmm.solvers.step_along import _rises
 
 PLAIN, KERNELS = Execution(kernels=False), Execution()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own way to run kernels on a CPU
-DEVICE = "cpu" if INTERPRETED else "cuda"
-possible = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a CUDA device")
+EMULATED = not torch.cuda.is_available()
+DEVICE = "cpu" if EMULATED else "cuda"
+possible = pytest.mark.skipif(EMULATED and emulation.COMPILER is None, reason="needs a C++ compiler")
 pytestmark = [pytest.mark.gpu, possible]
 
 
 @pytest.fixture(autouse=True)
 def _kernels_are_used(monkeypatch, caplog):
     """A kernel that cannot be made would leave its work to the function that it is compared with."""
-    if INTERPRETED:
-        monkeypatch.setattr(execution, "on_gpu", lambda tensor: True)
-        monkeypatch.setattr("dladmm.compute.kernels.WORTH_A_KERNEL", 0)
+    if EMULATED:
+        emulate(monkeypatch)
     monkeypatch.setattr(Pass, "__call__", noting(Pass.__call__))
     yield
-    assert not [record for record in caplog.records if record.name.startswith("dladmm")]
+    records = caplog.get_records("call")
+    assert not [record for record in records if record.name.startswith("dladmm")]
+
+
+def emulate(monkeypatch):
+    """A CPU is taken for a GPU of the kind that all kernels are for."""
+    for module in (execution, factor):
+        monkeypatch.setattr(module, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(Kernel, "__call__", emulation.launch)
+    monkeypatch.setattr(kernels, "WORTH_A_KERNEL", 0)
+    monkeypatch.setattr(product_kernels, "_capability", lambda device: 9)
+    monkeypatch.setattr(product_kernels, "_processors", lambda device: 5)
+    monkeypatch.setattr(hand_written, "_kernel", kernels.KERNELS.get)
 
 
 def noting(call):
@@ -56,8 +71,7 @@ def noting(call):
     return noted
 
 
-SHAPE = (70, 39) if INTERPRETED else (700, 397)
-IMAGES = 2 if INTERPRETED else 70
+SHAPE, IMAGES = ((70, 139), 2) if EMULATED else ((700, 397), 70)
 
 
 def rows(*shape, seed=0):
@@ -91,7 +105,7 @@ def alike(found, *, tolerance=2e-6):
 
 @pytest.mark.parametrize("width", [3, 397, 1200])
 def test_inner_products_of_rows(width):
-    n = SHAPE[0] if INTERPRETED else (1 << 18) // width + 1  # enough for the kernel
+    n = SHAPE[0] if EMULATED else (1 << 18) // width + 1  # enough for the kernel
     x, y = rows(n, width), rows(n, width, seed=1)
     sums = [torch.full((n,), torch.nan, dtype=torch.float64, device=DEVICE) for _ in range(2)]
     found = both(_inner_products, x, y, *sums)
@@ -99,6 +113,12 @@ def test_inner_products_of_rows(width):
     torch.testing.assert_close(products, (x.double() * y.double()).sum(1), rtol=0, atol=1e-4)
     torch.testing.assert_close(squares, y.double().square().sum(1), rtol=1e-6, atol=0)
     alike(found, tolerance=1e-4)
+
+
+def test_total_squares():
+    found = both(_total_square, rows(), None)
+    alike(found)
+    assert float(found[0][0]) == pytest.approx(float(rows().double().square().sum()), rel=1e-6)
 
 
 @pytest.mark.parametrize("left", [True, False])
@@ -165,13 +185,7 @@ def test_the_softmax_prox_with_its_kernel():
         softmax_prox(4 * v, y.to(v.dtype), 0.01, replace(how, recorded=True)) for how in (KERNELS, PLAIN)
     ]
     torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
-    assert _INNER_STEPS == kernel_module().INNER_STEPS
-
-
-def kernel_module():
-    from dladmm.compute import kernels
-
-    return kernels
+    assert f"INNER = {_INNER_STEPS};" in (FOLDER / "softmax.cu").read_text()
 
 
 def test_rises_of_a_search():
@@ -209,13 +223,13 @@ def test_max_pool_of_ties_and_of_others():
 @pytest.mark.parametrize("lengths", [(0, 1, 3, 40, 0), (2, 0, 700, 0, 1300)])
 def test_row_sums(monkeypatch, lengths, width, dtype):
     """Rows without entries, rows that are added up in pieces, and widths that are not a power of two."""
-    n = 29 if INTERPRETED else 2003
+    n = 2003
     lengths, rng = [min(n, length) for length in lengths], np.random.default_rng(0)
     matrix = np.zeros((len(lengths), n))
     for row, length in zip(matrix, lengths, strict=True):
         row[rng.permutation(n)[:length]] = rng.normal(size=length)
     csr = sparse.csr_tensor(matrix, dtype, torch.device(DEVICE))
-    monkeypatch.setattr(sparse, "LONGEST_PIECE", 10 if INTERPRETED else 512)
+    monkeypatch.setattr(sparse, "LONGEST_PIECE", 512)
     sums, dense = sparse.RowSums(csr), rows(n, width).to(dtype)
     assert (sums.piece_starts is None) == (max(lengths) <= sparse.LONGEST_PIECE)
     monkeypatch.setattr("dladmm.compute.product_kernels.WORTH_ROW_SUMS", 0)
@@ -229,9 +243,7 @@ def test_row_sums(monkeypatch, lengths, width, dtype):
 
 def test_what_a_kernel_does_not_do_is_left_to_the_function():
     """Rows that count differently, other strides and types, other activations and windows."""
-    from dladmm.compute import product_kernels
-
-    kernels, x, d, step = kernel_module(), rows(), rows(seed=1), torch.tensor(0.7, device=DEVICE)
+    x, d, step = rows(), rows(seed=1), torch.tensor(0.7, device=DEVICE)
     counts, relu = torch.ones(len(x), 1, device=DEVICE), get_activation("relu")
     images, windows = rows(2, 3, 6, 6), rows(2, 3, 2, 2)
     n = product_kernels.WORTH_ROW_SUMS // 40 + 1
@@ -242,6 +254,8 @@ def test_what_a_kernel_does_not_do_is_left_to_the_function():
         kernels.solve_entries(x, None, d, d, counts, None, None, activation=relu, weight=1.0),
         kernels.solve_entries(x, None, d, d, None, None, None, activation=get_activation("tanh"), weight=1.0),
         kernels.inner_and_square(x, d, d, counts),
+        kernels.total_square(x, counts),
+        kernels.total_square(x.T, None),
         kernels.inner_and_square(x.double(), d.double(), d.double(), None),
         kernels.solve_rows(
             images, windows, images, windows, None, solve=_solved, window=(3, 3), nu=1.0, c=1.0
@@ -259,10 +273,7 @@ def long_products(monkeypatch):
     """Every product is long enough for its kernel, which asks for a GPU that it was measured on."""
     monkeypatch.setattr(products, "LONG", 0)
     monkeypatch.setattr(products, "NARROW", 0)
-    monkeypatch.setattr(execution, "on_gpu", lambda tensor: True)
-    if INTERPRETED:
-        monkeypatch.setattr("dladmm.compute.product_kernels._capability", lambda device: 9)
-    elif torch.cuda.get_device_capability()[0] != 9:
+    if not EMULATED and torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("needs a CUDA device of compute capability 9")
 
 
@@ -276,11 +287,11 @@ def product_errors(found, start, x, matrix, scale):
 
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("start", [None, "row", "matrix"])
-@pytest.mark.parametrize("shape", [(130, 36, 131), (129, 64, 128), (7, 4, 1), (1300, 1000, 784)])
+@pytest.mark.parametrize(
+    "shape", [(130, 36, 131), (129, 61, 128), (7, 4, 1), (300, 200, 140) if EMULATED else (1300, 1000, 784)]
+)
 def test_products_of_rows(long_products, shape, start, positive):
     """As exact as torch's own, whose errors grow with the length of the sums; ``matrix`` as it is used, by columns."""
-    if INTERPRETED and shape[0] > 1000:
-        pytest.skip("needs a CUDA device: too long for the interpreter")
     m, k, n = shape
     x, matrix = rows(m, k), rows(n, k, seed=1).T
     x, matrix = (x.relu(), matrix.relu()) if positive else (x, matrix)
@@ -311,34 +322,55 @@ def test_a_product_may_take_the_place_of_what_it_is_added_to(long_products):
     torch.testing.assert_close(execution.times(x, matrix), x @ matrix, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter: the numbers mean nothing
-def test_kernels_can_be_launched_on_nothing():
-    """So they are made ahead; what they are given then is as it was, but for their sums."""
-    from dladmm.compute import rehearsal
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize(
+    "shape",
+    [(130, 36, 131), (7, 4, 1), (150, 257, 129)]
+    if EMULATED
+    else [(130, 36, 131), (64, 128, 130), (7, 4, 1), (5000, 1000, 784), (3001, 257, 129)],
+)
+def test_sums_over_rows(long_products, shape, positive):
+    """As exact as torch's own, of scaled columns and rows too, and of a matrix with itself."""
+    n, p, q = shape
+    x = rows(n, p) * torch.logspace(-6, 3, p, device=DEVICE)
+    y = rows(n, q, seed=1) * torch.logspace(-8, 2, n, device=DEVICE)[:, None]
+    x, y = (x.relu(), y.relu()) if positive else (x, y)
+    for left, right in ((x, y), (x, x), (y, y)):
+        found, plain = products.sums_over_rows(left, right), left.T @ right
+        assert found.dtype == torch.float64
+        largest, mean = product_errors(found, None, left.T, right, 1.0)
+        plain_largest, _ = product_errors(plain, None, left.T, right, 1.0)
+        assert largest <= 2 * plain_largest + 4e-7
+        assert mean <= 1.5e-7
+    out = torch.full((p, q), torch.nan, device=DEVICE)
+    assert execution.times(x.T, y, out) is out
+    torch.testing.assert_close(out, products.sums_over_rows(x, y).float())
+    assert torch.equal(products.sums_over_rows(x, x), products.sums_over_rows(x, x).T)
 
-    launches = rehearsal._launches(1 << 20, 10, True, torch.device(DEVICE))
-    assert len(launches) == 10
-    for launch in launches:
-        launch()
-    assert len(rehearsal._launches(-1, 0, False, torch.device(DEVICE))) == 0
+
+def test_gram_matrices_are_sums_over_rows(long_products):
+    x, counts = rows(700, 140), torch.rand(700, 1, device=DEVICE)
+    exact = (x.double() * counts).T @ x.double()
+    torch.testing.assert_close(full_precision_gram(x, counts), exact, rtol=1e-5, atol=1e-4)
 
 
-def test_parts_of_a_number_add_up_to_it():
-    from dladmm.compute.product_kernels import tf32_part
-
-    x = rows(1000) * torch.logspace(-30, 30, 1000, device=DEVICE)
-    high = tf32_part(x)
-    assert torch.equal(high + (x - high), x)
-    assert float(((x - high) / x).abs().max()) <= 2**-11
-    assert not (high.view(torch.int32) & 8191).any()
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_number_that_is_none_is_not_hidden_by_a_product(long_products, bad):
+    x, y = rows(300, 132), rows(132, 140, seed=1)
+    x[70, 3] = bad
+    product, sums = execution.times(x, y), products.sums_over_rows(x, x.relu())
+    assert product[70].isnan().all()
+    assert product[69].isfinite().all()
+    assert sums[3].isnan().all()
+    assert sums[:, 3].isnan().all()
+    assert sums[4:, 4:].isfinite().all()
 
 
 def test_products_that_the_kernel_is_not_for(long_products, monkeypatch):
-    from dladmm.compute.product_kernels import rows_times
-
+    rows_times = product_kernels.rows_times
     x, matrix = rows(130, 36), rows(36, 140, seed=1)
     assert rows_times(None, x, matrix, 1.0, None) is not None
-    assert rows_times(None, x[:, :34], matrix[:34], 1.0, None) is None  # not in units of 16 bytes
+    assert rows_times(None, x[:, :34], matrix[:34], 1.0, None) is None
     assert rows_times(None, rows(36, 130).T, matrix, 1.0, None) is None
     assert rows_times(None, x.double(), matrix.double(), 1.0, None) is None
     assert rows_times(rows(140, 130).T, x, matrix, 1.0, None) is None
@@ -356,3 +388,11 @@ def test_gradients_go_through_the_function(monkeypatch):
     dense = rows(30, 4).requires_grad_()
     (sparse.RowSums(matrix) @ dense).sum().backward()
     torch.testing.assert_close(dense.grad, torch.ones_like(dense))
+
+
+def test_a_copy_is_what_was_copied():
+    x = rows(50, 3)
+    x[0] = torch.tensor([math.nan, -0.0, math.inf])
+    out = torch.empty_like(x)
+    assert execution.copied(x, out) is out
+    assert torch.equal(out.view(torch.int32), x.view(torch.int32))

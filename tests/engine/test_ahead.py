@@ -40,9 +40,11 @@ def test_long_products_are_those_that_have_a_kernel(monkeypatch):
     monkeypatch.setattr(products, "LONG", 50 * 8 * 12)
     monkeypatch.setattr(products, "NARROW", 4)
     assert asked(monkeypatch, widths=(8, 12, 4)) == (600, 4, True)
-    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32") == (600, 4, False)
+    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32") == (600, 4, True)
+    quadratic = {"w_solver": "quadratic", "a_solver": "quadratic"}
+    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32", **quadratic) == (600, 4, False)
     assert asked(monkeypatch, widths=(8, 12, 4), n=49) == (588, 4, False)
-    assert asked(monkeypatch, widths=(9, 12, 3)) == (600, 3, False), "not in units of 16 bytes"
+    assert asked(monkeypatch, widths=(9, 12, 3)) == (600, 3, True)
 
 
 @pytest.mark.filterwarnings("ignore:Stopped after max_iter")
@@ -74,8 +76,7 @@ def test_a_kernel_waits_for_those_under_way(monkeypatch):
 
 def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
     """What goes wrong is said where a kernel is needed, which does without it."""
-    if hand_written.find_spec("triton") is None:
-        monkeypatch.setattr(hand_written, "find_spec", lambda name: name)
+    monkeypatch.setattr(hand_written, "available", lambda: True)
     monkeypatch.setattr(hand_written, "_rehearsals", [])
     monkeypatch.setattr(hand_written, "import_module", lambda name: 1 / 0)
     hand_written.make_ahead.cache_clear()

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dladmm.compute.compiled import compiled
 from dladmm.compute.hand_written import HandWritten
-from dladmm.compute.products import by_hand
+from dladmm.compute.products import by_hand, sums_over_rows
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 
@@ -135,11 +135,19 @@ def part_rows(*rows: Tensor) -> int:
 
 
 def times(rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-    """``rows matrix``, of many rows."""
+    """``rows matrix``, of many rows, or of many columns of ``rows``."""
     done = by_hand(None, rows, matrix, 1.0, out) if on_gpu(rows) else None
     if done is not None:
         return done
+    sums = sums_over_rows(rows.T, matrix) if on_gpu(rows) and rows.ndim == 2 else None
+    if sums is not None:
+        return sums.to(rows.dtype) if out is None else out.copy_(sums)
     return rows @ matrix if out is None else torch.mm(rows, matrix, out=out)
+
+
+def copied(rows: Tensor, out: Tensor) -> Tensor:
+    """``out = rows``; on a GPU by a kernel, because a copy of torch's that is recorded takes twice as long."""
+    return torch.mul(rows, 1, out=out) if on_gpu(rows) else out.copy_(rows)
 
 
 def plus_times(

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from dladmm.compute.gpu.code import available
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class HandWritten:
         kernel = _kernel(self.name) if self._can_be_made else None
         try:
             return None if kernel is None else kernel(*args, **constants)
-        except Exception as error:  # Triton compiles on the user's machine, before anything is written
+        except Exception as error:  # the user's machine compiles it, before anything is written
             logger.warning(
                 "the kernel %r cannot be made (%s); torch's operations do its work", self.name, error
             )
@@ -42,8 +43,8 @@ class HandWritten:
 
 @cache
 def _kernel(name: str) -> Callable[..., Tensor | None] | None:
-    """None where Triton is not installed."""
-    if find_spec("triton") is None:
+    """None where CUDA code cannot be compiled."""
+    if not available():
         return None
     return import_module("dladmm.compute.kernels").KERNELS[name]  # type: ignore[no-any-return]
 
@@ -73,14 +74,14 @@ def make_ahead(entries: int, classes: int, product: bool, device: torch.device) 
         except Exception as error:  # the call that needs a kernel says so, and does without it
             logger.debug("kernels could not be made ahead: %s", error)
 
-    if find_spec("triton") is not None:
+    if available():
         thread = threading.Thread(target=rehearse, name="dladmm kernels", daemon=True)
         thread.start()
         _rehearsals.append(thread)
 
 
 def wait_for_rehearsals() -> None:
-    """Until no kernel is being made: two threads would make the same one twice."""
+    """Until no kernel is being made: launches cannot be recorded while another thread loads code."""
     for thread in tuple(_rehearsals):
         thread.join()
         with suppress(ValueError):  # another run's thread may have waited for it as well

@@ -1,10 +1,9 @@
-"""Hand-written Triton kernels for the passes over rows that an iteration waits for: each reads and writes memory once.
+"""Hand-written kernels for the passes over rows that an iteration waits for: each reads and writes memory once.
 
-They are optional: without Triton, on a CPU, in float64, with row counts or for small tensors a pass runs as its
-function says, and that function is the kernel's definition (``tests/compute/test_kernels.py`` compares them on a GPU).
-Compiling one takes a second or so, once for a machine. Sums are added up within a
-block of :data:`BLOCK` entries in float32 and over the blocks in float64, as plain passes add within rows and over
-rows.
+They are optional: without an NVIDIA GPU, in float64, with row counts or for small tensors a pass runs as its function
+says, and that function is the kernel's definition (``tests/compute/test_kernels.py`` compares them on a GPU). The code
+is in ``gpu/passes.cu`` and ``gpu/softmax.cu``. Sums are added up within a block of :data:`BLOCK` entries in float32 and
+over the blocks in float64, as plain passes add within rows and over rows.
 """
 
 from __future__ import annotations
@@ -16,20 +15,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dladmm.compute import triton_code
-from dladmm.compute.product_kernels import row_sums, rows_times
+from dladmm.compute.gpu.code import Unit
+from dladmm.compute.product_kernels import row_sums, rows_times, sums_over_rows
 
-MOST_CLASSES, INNER_STEPS = 1024, 4
-"""Of the softmax prox: classes of a row that one program holds, and Newton steps for each (as losses.cross_entropy)."""
+THREADS, WARP = 256, 32
+"""Of a block of threads, and of those that work in step."""
 
-BLOCK = 2048
-"""Entries that one program works on."""
+PASSES, SOFTMAX = Unit("passes.cu"), Unit("softmax.cu")
+
+_advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _drop, _pool = (
+    PASSES.kernel(name, THREADS)
+    for name in (
+        "advance",
+        "descend",
+        "relu_entries",
+        "inner",
+        "inner_rows",
+        "relu_rises",
+        "squares",
+        "drop",
+        "pool",
+    )
+)
+_newton_step = {
+    torch.float32: SOFTMAX.kernel("newton_step_float32", THREADS),
+    torch.float64: SOFTMAX.kernel("newton_step_float64", THREADS),
+}
+
+BLOCK = 8 * THREADS
+"""Entries that a block of threads works on."""
+
+FEW = 2 * THREADS
+"""The same where it does many operations with an entry."""
 
 WORTH_A_KERNEL = 1 << 18
 """Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
-
-SMALL_BLOCK = 512
-"""The same where a program does many operations with an entry."""
 
 
 def advance(
@@ -55,10 +75,10 @@ def advance(
             return None
     if not (moves or shift is not None or leaves):
         return None
-    triton_code.advance[_grid(x)](
-        x, move if moves else x, target if leaves else x, residual if leaves else x,
-        multiple if moves else x, x if shift is None else shift, x.numel(), columns, inner,
-        int(moves), int(shift is not None), int(leaves), BLOCK=BLOCK,
+    _advance(
+        _grid(x),
+        x, move, target, residual, multiple, shift, x.numel(), columns, inner,
+        moves, shift is not None, leaves,
     )  # fmt: skip
     return _nothing(x)
 
@@ -79,10 +99,10 @@ def descend(
     if far is None or (counts is not None and measured) or not _plain(x, d, other, residual, far):
         return None
     compared, sums = other is not None, _partial(x)
-    triton_code.descend[_grid(x)](
-        x, d, x if other is None else other, x if residual is None else residual, far, sums,
-        x.numel(), x.shape[1:].numel(), int(compared), int(residual is not None),
-        BY_ROW=step is None, BLOCK=BLOCK,
+    _descend(
+        _grid(x),
+        x, d, other, residual, far, sums,
+        x.numel(), x.shape[1:].numel(), step is None, compared, residual is not None,
     )  # fmt: skip
     return sums.sum() if measured and compared else _nothing(x)
 
@@ -103,11 +123,11 @@ def solve_entries(
     if activation.name != "relu" or counts is not None or not _plain(z, f, m, a, residual, offset):
         return None
     sums = _partial(z)
-    triton_code.relu_entries[_grid(z)](
-        z, z if f is None else f, m, a, z if residual is None else residual, z if offset is None else offset, sums,
-        z.numel(), float(weight), weight / (1 + (1 + weight) ** 0.5),
-        int(f is not None), int(residual is not None), int(f is not None and offset is not None),
-        BLOCK=BLOCK,
+    _relu_entries(
+        _grid(z),
+        z, f, m, a, residual, offset, sums,
+        z.numel(), float(weight), float(weight / (1 + (1 + weight) ** 0.5)),
+        f is not None, residual is not None, f is not None and offset is not None,
     )  # fmt: skip
     return sums.sum()
 
@@ -118,21 +138,26 @@ def inner_and_square(
     """:func:`dladmm.compute.passes.inner_and_square`."""
     if counts is not None or not _plain(prediction, target, gradient):
         return None
-    (programs,) = _grid(prediction)
-    sums = prediction.new_empty(2, programs, dtype=torch.float64)
-    triton_code.inner[(programs,)](
-        prediction, target, gradient, sums, prediction.numel(), programs, BLOCK=BLOCK
-    )
+    sums = prediction.new_empty(2, _grid(prediction)[0], dtype=torch.float64)
+    _inner(_grid(prediction), prediction, target, gradient, sums, prediction.numel())
     return sums.sum(1)
+
+
+def total_square(x: Tensor, counts: Tensor | None) -> Tensor | None:
+    """:func:`dladmm.compute.passes._total_square`."""
+    if counts is not None or not _plain(x):
+        return None
+    sums = _partial(x)
+    _squares(_grid(x), x, sums, x.numel())
+    return sums.sum()
 
 
 def inner_rows(x: Tensor, y: Tensor, products: Tensor, squares: Tensor) -> Tensor | None:
     """:func:`dladmm.compute.passes._inner_products`."""
     if not _plain(x, y) or not products.is_contiguous() or not squares.is_contiguous():
         return None
-    width = x.shape[1:].numel()
-    columns = min(SMALL_BLOCK, 1 << max(5, (width - 1).bit_length()))
-    triton_code.inner_rows[(len(x),)](x, y, products, squares, width, COLUMNS=columns)
+    rows_together = THREADS // WARP
+    _inner_rows((-(-len(x) // rows_together), 1), x, y, products, squares, len(x), x.shape[1:].numel())
     return _nothing(x)
 
 
@@ -142,7 +167,7 @@ def drop(
     """:func:`dladmm.network.input_dropout._drop`."""
     if not _plain(out, x) or not rows.is_contiguous() or not columns.is_contiguous():
         return None
-    triton_code.drop[_grid(x)](out, x, rows, columns, limit, factor, x.numel(), len(columns), BLOCK=BLOCK)
+    _drop(_grid(x), out, x, rows, columns, limit, factor, x.numel(), len(columns))
     return _nothing(x)
 
 
@@ -160,9 +185,10 @@ def solve_rows(
     known = getattr(solve, "pools", False) and constants.get("window") == (2, 2) and counts is None
     if not known or not _plain(v, m, f, a) or v.shape[2] % 2 or v.shape[3] % 2:
         return None
-    sums = _partial(f)
+    blocks = -(-f.numel() // THREADS)
+    sums = f.new_empty(blocks, dtype=torch.float64)
     across, nu, c = v.shape[3] // 2, float(constants["nu"]), float(constants["c"])
-    triton_code.pool[_grid(f)](v, f, m, a, sums, f.numel(), across, nu, c, BLOCK=BLOCK)
+    _pool((blocks, 1), v, f, m, a, sums, f.numel(), across, nu, c)
     return sums.sum()
 
 
@@ -173,11 +199,9 @@ def rises(
     rows = (H, change, prediction, residual)  # of any size: it takes the place of hundreds of launches
     if activation.name != "relu" or not _plain(*rows, small=True) or not steps.is_contiguous():
         return None
-    programs = -(-H.numel() // SMALL_BLOCK)
-    sums = H.new_empty(len(steps), programs, dtype=torch.float64)
-    triton_code.relu_rises[(programs,)](
-        H, change, prediction, residual, steps, sums, H.numel(), programs, STEPS=len(steps), BLOCK=SMALL_BLOCK
-    )
+    blocks = -(-H.numel() // FEW)
+    sums = H.new_empty(len(steps), blocks, dtype=torch.float64)
+    _relu_rises((blocks, 1), H, change, prediction, residual, steps, sums, H.numel(), len(steps))
     return sums.sum(1)
 
 
@@ -202,15 +226,14 @@ def newton_step(
         not alike
         or not full
         or not labelled.is_contiguous()
-        or classes > MOST_CLASSES
         or s.shape != total.shape
+        or excess.dtype not in _newton_step
     ):
         return None
-    padded = 1 << max(0, classes - 1).bit_length()
-    together = max(1, SMALL_BLOCK // padded)
-    triton_code.newton_step[(-(-n // together),)](
-        excess, s, step, offset, k, log_k, labelled, total, n, classes,
-        INNER=INNER_STEPS, ROWS=together, CLASSES=padded,
+    lanes = min(WARP, 1 << max(0, classes - 1).bit_length())
+    _newton_step[excess.dtype](
+        (-(-n * lanes // THREADS), 1),
+        excess, s, step, offset, k, log_k, labelled, total, n, classes, lanes,
     )  # fmt: skip
     return _nothing(s)
 
@@ -223,13 +246,13 @@ def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
     )
 
 
-def _grid(x: Tensor) -> tuple[int]:
-    return (-(-x.numel() // BLOCK),)
+def _grid(x: Tensor) -> tuple[int, int]:
+    return -(-x.numel() // BLOCK), 1
 
 
 def _partial(x: Tensor) -> Tensor:
-    """Where every program leaves its sum."""
-    return x.new_empty(_grid(x), dtype=torch.float64)
+    """Where every block of threads leaves its sum."""
+    return x.new_empty(_grid(x)[0], dtype=torch.float64)
 
 
 def _nothing(x: Tensor) -> Tensor:
@@ -242,10 +265,12 @@ KERNELS: dict[str, Callable[..., Tensor | None]] = {
     "solve_entries": solve_entries,
     "inner_and_square": inner_and_square,
     "inner_rows": inner_rows,
+    "total_square": total_square,
     "drop": drop,
     "solve_rows": solve_rows,
     "rises": rises,
     "newton_step": newton_step,
     "row_sums": row_sums,
     "rows_times": rows_times,
+    "sums_over_rows": sums_over_rows,
 }

@@ -156,7 +156,7 @@ def row_squares(how: Execution, x: Tensor) -> Tensor:
     return out
 
 
-@one_pass()
+@one_pass(kernel="total_square")
 def _total_square(x: Tensor, counts: Tensor | None) -> Tensor:
     return squared_norm(x, counts)
 

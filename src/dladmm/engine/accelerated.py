@@ -55,7 +55,7 @@ NUMBERS = ("iteration", "momentum", "level", "calm", "refused", "patience", "fad
 """What an accelerated run must find again besides its previous parameters."""
 
 
-RECORDED_ENTRIES = 1 << 25
+RECORDED_ENTRIES = 1 << 28
 """Of all variables: beyond, an iteration takes the device longer than launching it takes the host."""
 
 

@@ -21,7 +21,7 @@ def make_kernels_ahead(problem: Problem, params: Sequence[Params], options: Trai
     rows, shapes = len(problem.x), [p.shape for block in params for p in block.values()]
     entries = rows * max((shape[0] for shape in shapes), default=0)
     softmax = problem.risk.loss.name == "cross_entropy" and problem.chain.blocks[-1].n_out
-    product = options.precision == "float32" and any(
-        len(shape) == 2 and worth_a_kernel(rows, *shape) for shape in shapes
-    )
+    solvers = options.subproblems.w_solver, options.subproblems.a_solver
+    own = options.precision == "float32" or "exact" in solvers  # Gram matrices are float32 in any precision
+    product = own and any(len(shape) == 2 and worth_a_kernel(rows, *shape) for shape in shapes)
     make_ahead(entries, softmax or 0, product, problem.x.device)

@@ -15,7 +15,7 @@ from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Support, Term, Work
 from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator, Shards
-from dladmm.compute.execution import EAGER, Execution
+from dladmm.compute.execution import EAGER, Execution, copied
 from dladmm.compute.workspace import Workspace
 from dladmm.losses import Risk
 from dladmm.network.chain import Chain
@@ -241,7 +241,7 @@ class Problem:
                 block.write_forward(state.params[l], some, out)
             v = state.outputs[l]
             if state.predictions[l] is not v:
-                state.predictions[l].copy_(v)
+                copied(v, state.predictions[l])
         torch.neg(self.risk.gradient(v), out=state.u)
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Block, Step, Support, Term, Work
 from dladmm.compute.chunks import concatenated
+from dladmm.compute.execution import copied
 from dladmm.compute.passes import inner_and_square, ratio, squared_norm
 from dladmm.compute.workspace import UpdatePlan
 from dladmm.engine.batches import Batches
@@ -85,7 +86,7 @@ class Engine(MeasuredProblem):
             inputs = state.outputs[l - 1], state.predictions[l], gradient
             if gradients[0] is None and _keeps_entries(blocks[l]):
                 for some in self.work(l).parts(*inputs):  # in the memory of the gradient that nobody keeps
-                    some[-1].copy_(pull_back(*some))
+                    copied(pull_back(*some), some[-1])
             else:
                 gradient = concatenated(self.chunk_rows, pull_back, *inputs)
             gradients.insert(0, gradient if wanted is None or wanted[l - 1] else None)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.execution import Execution, exact_products, on_gpu
+from dladmm.compute.products import sums_over_rows
 
 STRIPE = 256
 """Columns of a Gram matrix formed at once: wide enough for a product near the hardware's rate."""
@@ -76,6 +77,9 @@ def full_precision_gram(a: Tensor, counts: Tensor | None = None) -> Tensor:
     """
     with exact_products():
         counted = a if counts is None else a * counts
+        sums = sums_over_rows(a, counted) if on_gpu(a) else None
+        if sums is not None:
+            return sums
         if a.ndim > 2 or a.shape[1] < 2 * STRIPE:
             return (a.mT @ counted).double()
         gram = torch.empty(a.shape[1], a.shape[1], dtype=torch.float64, device=a.device)

@@ -1,0 +1,1 @@
+"""CUDA code, and how it is compiled and launched."""
