@@ -3,11 +3,11 @@
     python benchmarks/end_to_end.py                                     # two CPU cores, a few minutes
     python benchmarks/end_to_end.py --device cuda --data carry          # MNIST, all rows, 150 s
 
-Every run is a process of its own (fresh_process.py): imports, reading the data, first launches and compilation count,
-looks at the test accuracy do not. All modes of the library with their defaults; ``MLPClassifier()``, which is looked at
-when ``fit`` is over; mini-batch Adam as a plain torch loop, three settings that were the best of a grid in
-docs/streaming.md; ``torch.optim.Muon`` where torch has it; scikit-learn's ``MLPClassifier`` behind ``StandardScaler``,
-looked at after every pass. Full data modes are given up after --limit seconds.
+Every run is a process of its own (fresh_process.py, installed.py): imports, reading the data, first launches and
+compilation count, looks at the test accuracy do not. All modes of the library with their defaults;
+``MLPClassifier()``, which is looked at when ``fit`` is over; mini-batch Adam as a plain torch loop, three settings that
+were the best of a grid in docs/streaming.md; ``torch.optim.Muon`` where torch has it; scikit-learn's ``MLPClassifier``
+behind ``StandardScaler``, looked at after every pass. Full data modes are given up after --limit seconds.
 
 Progress goes to standard error. The JSON object is written to docs/results/end-to-end-{cpu,h200}.json after every row;
 --from-log makes it of the progress lines of a run that was cut off.
@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
 from compact_json import dumps, rounded
+from installed import compile_packages, environment
 from plain_torch import Setting
 from time_to_accuracy import files_of
 
@@ -92,6 +93,7 @@ def one_run(
     try:
         done = subprocess.run(
             command,
+            env=environment(),
             capture_output=True,
             text=True,
             check=False,
@@ -230,6 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report["command"] = report["command"].split(" --from-log")[0]
         write(rows_of_log(settings.from_log.read_text(encoding="utf-8")))
         return
+    compile_packages()
     with tempfile.TemporaryDirectory() as folder:
         measure(settings, dict(files_of(settings, Path(folder))), write)
 

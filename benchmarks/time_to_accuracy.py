@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import torch
 from compact_json import dumps, rounded
+from installed import compile_packages, environment
 from plain_torch import Images, Learner, PlainTorch, Setting, Timed, read_images
 from step_cost import step_costs
 from streamed import Streamed
@@ -209,7 +210,8 @@ class Bench:
                     "looks": s.looks, "until": self.until, "began": time.time(),
                 }  # fmt: skip
                 command = [sys.executable, str(HERE / "fresh_process.py"), json.dumps(given)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                compile_packages()
+                done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
                 if done.returncode:
                     self.say(f"fresh process of {setting.name} failed: {done.stderr[-400:]}")
                     continue

@@ -4,8 +4,9 @@
     python benchmarks/whole_run.py --device cpu --samples 200 --cells mlp-float32 cnn-adam --iterations 3
 
 Each cell is a process of its own with empty caches of compiled kernels; cells named ``again`` find those of the cell
-before. Beside the seconds of the process stand those of an iteration once it is warm (a median) and the most memory
-that torch held, data included. ``mlp`` is 784-1000-1000-10, ``cnn`` that of docs/results.md.
+before. torch is found as pip leaves it (benchmarks/installed.py). Beside the seconds of the process stand those of an
+iteration once it is warm (a median) and the most memory that torch held, data included. ``mlp`` is 784-1000-1000-10,
+``cnn`` that of docs/results.md.
 
 ``stages`` has where the seconds of the process went: until Python runs this file, imports, data and device, the
 trainer, the first iteration, what the others took beyond warm ones, warm ones, and the end of the process.
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +24,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from installed import compile_packages, environment
 
 HERE = Path(__file__).resolve().parent
 CELLS: dict[str, tuple[str, str, dict[str, Any], int]] = {
@@ -88,10 +92,11 @@ def child(cell: str, settings: argparse.Namespace) -> dict[str, Any]:
 def measure(settings: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cache = ""
+    compile_packages()
     for cell in settings.cells:
         if not cell.endswith("-again"):
             cache = tempfile.mkdtemp()
-        own = {"TRITON_CACHE_DIR": f"{cache}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor"}
+        own = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "CUDA_CACHE_PATH": f"{cache}/driver"}
         given = ["--device", settings.device, "--samples", str(settings.samples), "--child", cell]
         given += ["--images", settings.images] if settings.images else []
         given += ["--iterations", str(settings.iterations)] if settings.iterations else []
@@ -99,7 +104,7 @@ def measure(settings: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         done = subprocess.run(
             [sys.executable, __file__, *given, "--began", str(time.time())],
-            env=os.environ | own,
+            env=environment() | own,
             stdout=subprocess.PIPE,
             text=True,
             check=False,

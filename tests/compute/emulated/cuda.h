@@ -147,11 +147,14 @@ int launch(void (*kernel)(Arguments...), const char *packed, unsigned across, un
 inline void __syncthreads() { emulated::wait_as(emulated::AT_BLOCK); }
 inline void __syncwarp() { emulated::wait_as(emulated::AT_WARP); }
 
-template <typename T> T __shfl_xor_sync(unsigned, T value, int apart) {
+template <typename T> T __shfl_sync(unsigned, T value, int lane) {
     static_assert(sizeof(T) <= 8, "");
     memcpy(&emulated::lent[threadIdx.x], &value, sizeof(T));
     __syncwarp();
-    memcpy(&value, &emulated::lent[threadIdx.x ^ apart], sizeof(T));
+    memcpy(&value, &emulated::lent[threadIdx.x / 32 * 32 + lane], sizeof(T));
     __syncwarp();
     return value;
+}
+template <typename T> T __shfl_xor_sync(unsigned all, T value, int apart) {
+    return __shfl_sync(all, value, threadIdx.x % 32 ^ apart);
 }
