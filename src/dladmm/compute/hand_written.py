@@ -52,7 +52,6 @@ def _kernel(name: str) -> Callable[..., Tensor | None] | None:
 _rehearsals: list[threading.Thread] = []
 
 
-@cache
 def make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
     """Let the kernels that a run will need be made by threads meanwhile, once (:mod:`dladmm.compute.rehearsal`).
 
@@ -67,7 +66,12 @@ def make_ahead(entries: int, classes: int, product: bool, device: torch.device) 
     device : torch.device
         A GPU.
     """
+    index = torch.cuda.current_device() if device.index is None and device.type == "cuda" else device.index
+    _make_ahead(entries, classes, product, torch.device(device.type, index))
 
+
+@cache
+def _make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
     def rehearse() -> None:
         try:
             import_module("dladmm.compute.rehearsal").rehearse(entries, classes, product, device)

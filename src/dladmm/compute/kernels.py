@@ -45,9 +45,6 @@ _newton_step = {
 BLOCK = 8 * THREADS
 """Entries that a block of threads works on."""
 
-FEW = 2 * THREADS
-"""The same where it does many operations with an entry."""
-
 WORTH_A_KERNEL = 1 << 18
 """Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
 
@@ -199,9 +196,9 @@ def rises(
     rows = (H, change, prediction, residual)  # of any size: it takes the place of hundreds of launches
     if activation.name != "relu" or not _plain(*rows, small=True) or not steps.is_contiguous():
         return None
-    blocks = -(-H.numel() // FEW)
+    blocks, _ = grid = _grid(H)
     sums = H.new_empty(len(steps), blocks, dtype=torch.float64)
-    _relu_rises((blocks, 1), H, change, prediction, residual, steps, sums, H.numel(), len(steps))
+    _relu_rises(grid, H, change, prediction, residual, steps, sums, H.numel(), len(steps))
     return sums.sum(1)
 
 

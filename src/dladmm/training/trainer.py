@@ -89,7 +89,7 @@ class Trainer:
         given = options.subproblems, counts, chunk_rows, comm, shards
         self.engine = Engine(chain, x, risk, penalty, *given, schedule=order)
         if x.is_cuda and batches is None and method is None:
-            make_kernels_ahead(self.engine, params, options)
+            make_kernels_ahead(chain, risk.loss, len(x), params, options, x.device)
         self.engine.within_constraints(params)
         rho = options.starting_rho(risk.H)
         self.state = self.engine.starting_state(options.start, params, rho, options.starting_nu(rho), zeroed)

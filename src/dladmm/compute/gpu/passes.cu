@@ -194,28 +194,34 @@ extern "C" __global__ void relu_rises(
     const float *H_at, const float *change_at, const float *prediction_at, const float *residual_at,
     const double *steps_at, double *sums_at, whole n, whole steps
 ) {
-    constexpr int FEW = 2;  // entries of a thread: there may not be many
-    whole first = (whole)blockIdx.x * (THREADS * FEW) + threadIdx.x;
-    float H[FEW], change[FEW], prediction[FEW], residual[FEW];
+    constexpr int TOGETHER = 64;  // trials between two meetings of the block
+    __shared__ float sums[THREADS / 32][TOGETHER];
+    whole first = first_entry();
+    float H[EACH], change[EACH], prediction[EACH], residual[EACH];
+    read(H, H_at, first, n);
+    read(change, change_at, first, n);
+    read(prediction, prediction_at, first, n);
+    read(residual, residual_at, first, n);
+    for (whole begin = 0; begin < steps; begin += TOGETHER) {
+        int some = steps - begin < TOGETHER ? (int)(steps - begin) : TOGETHER;
+        for (int trial = 0; trial < some; trial++) {
+            float step = steps_at[begin + trial], sum = 0;
 #pragma unroll
-    for (int i = 0; i < FEW; i++) {
-        whole at = first + i * THREADS;
-        bool inside = at < n;
-        H[i] = inside ? H_at[at] : 0.f;
-        change[i] = inside ? change_at[at] : 0.f;
-        prediction[i] = inside ? prediction_at[at] : 0.f;
-        residual[i] = inside ? residual_at[at] : 0.f;
-    }
-    for (whole trial = 0; trial < steps; trial++) {
-        float step = steps_at[trial], sum = 0;
-#pragma unroll
-        for (int i = 0; i < FEW; i++) {
-            float moved = nan_max(H[i] - step * change[i], 0.f) - prediction[i];
-            float rise = (moved + 2 * residual[i]) * moved;
-            sum += first + i * THREADS < n ? rise : 0.f;
+            for (int i = 0; i < EACH; i++) {
+                float moved = nan_max(H[i] - step * change[i], 0.f) - prediction[i];
+                float rise = (moved + 2 * residual[i]) * moved;
+                sum += first + i * THREADS < n ? rise : 0.f;
+            }
+            for (int apart = 16; apart; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+            if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][trial] = sum;
         }
-        sum = sum_of_block(sum);
-        if (threadIdx.x == 0) sums_at[trial * gridDim.x + blockIdx.x] = sum;
+        __syncthreads();
+        if (threadIdx.x < some) {
+            float sum = 0;
+            for (int warp = 0; warp < THREADS / 32; warp++) sum += sums[warp][threadIdx.x];
+            sums_at[(begin + threadIdx.x) * gridDim.x + blockIdx.x] = sum;
+        }
+        __syncthreads();
     }
 }
 

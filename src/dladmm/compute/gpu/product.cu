@@ -5,7 +5,8 @@
 // so that one adds up while the tensor cores work for the other; pieces are copied some steps ahead by the copy engine,
 // which counts the bytes that have arrived at a barrier.
 
-constexpr int STAGES = 4;
+constexpr int STAGES = 4, TOGETHER = 8;  // steps in shared memory, reads that a thread has on their way at the end
+constexpr int WIDE = TALL + 8;           // of a row of sums in shared memory: banks do not collide
 constexpr unsigned STAGE = 3 * PIECE, SCALES = TALL * 4;
 
 extern "C" __global__ void __launch_bounds__(256, 1) product(
@@ -106,44 +107,49 @@ extern "C" __global__ void __launch_bounds__(256, 1) product(
         if (lane == 0) arrive(empty + 8 * stage);
     }
 
-    out += blockIdx.y * m * n;
-    float s = factor;
-    bool paired = n % 2 == 0 && ((whole)out & 7) == 0 && (!started || ((whole)start & 7) == 0);
+    // By way of shared memory, so that neighbours write to neighbours; nobody reads pieces any more
+    __syncthreads();
+    float *made = (float *)memory;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        whole row = (whole)(2 * down + group) * TALL + half * 64 + own;
-        int column = beside * TALL + of_four * 2;
-        float2 before[32];
-        // All are read before the first is written: out may be start
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            whole below = row + i % 2 * 8, right_of = column + i / 2 * 8;
-            const float *from = start + below * between + right_of;
-            before[i] = make_float2(0.f, 0.f);
-            if (started && below < m && right_of < n) {
-                if (paired)
-                    before[i] = *(const float2 *)from;
-                else {
-                    before[i].x = from[0];
-                    if (right_of + 1 < n) before[i].y = from[1];
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            whole below = row + i % 2 * 8, right_of = column + i / 2 * 8;
-            float *to = out + below * n + right_of;
-            float2 made =
-                make_float2(fmaf(total[half][2 * i], s, before[i].x), fmaf(total[half][2 * i + 1], s, before[i].y));
-            if (below >= m || right_of >= n) continue;
-            if (paired)
-                *(float2 *)to = made;
-            else {
-                to[0] = made.x;
-                if (right_of + 1 < n) to[1] = made.y;
-            }
-        }
+    for (int i = 0; i < 64; i++) {
+        int row = group * TALL + i / 32 * 64 + own + i % 2 * 8, column = i % 32 / 2 * 8 + of_four * 2;
+        int from = i % 32 / 2 * 4 + i % 2 * 2;
+        *(float2 *)(made + row * WIDE + column) = make_float2(total[i / 32][from], total[i / 32][from + 1]);
     }
+    __syncthreads();
+    whole above = (whole)down * (2 * TALL), before = (whole)beside * TALL;
+    int height = m - above < 2 * TALL ? (int)(m - above) : 2 * TALL;
+    int width = n - before < TALL ? (int)(n - before) : TALL;
+    out += blockIdx.y * m * n + above * n + before;
+    start += above * between + before;
+    float s = factor;
+    bool aligned = ((whole)out & 15) == 0 && (!started || ((whole)start & 15) == 0) && n % 4 == 0;
+    if (aligned)
+#pragma unroll 1
+        for (int first = thread; first < height * (TALL / 4); first += TOGETHER * 256) {
+            float4 sums[TOGETHER];  // all are read before the first is written: out may be start
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                int row = (first + i * 256) / (TALL / 4), column = first % (TALL / 4) * 4;
+                bool inside = started && row < height && column < width;
+                sums[i] = inside ? *(const float4 *)(start + row * between + column) : make_float4(0.f, 0.f, 0.f, 0.f);
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; i++) {
+                int row = (first + i * 256) / (TALL / 4), column = first % (TALL / 4) * 4;
+                if (row >= height || column >= width) continue;
+                float4 x = *(const float4 *)(made + row * WIDE + column), y = sums[i];
+                x.x = fmaf(x.x, s, y.x), x.y = fmaf(x.y, s, y.y), x.z = fmaf(x.z, s, y.z), x.w = fmaf(x.w, s, y.w);
+                *(float4 *)(out + row * n + column) = x;
+            }
+        }
+    else
+#pragma unroll 1
+        for (int i = thread; i < height * TALL; i += 256) {
+            int row = i / TALL, column = i % TALL;
+            if (column >= width) continue;
+            out[row * n + column] = fmaf(made[row * WIDE + column], s, started ? start[row * between + column] : 0.f);
+        }
 }
 
 // The sum of what several products have, each (p, q); of a symmetric matrix what lies on and right of the diagonal is
