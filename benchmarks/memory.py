@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recording import Recorder
 
 from dladmm import datasets, mlp, train
-from dladmm.engine.memory import needs_of
-from dladmm.engine.memory_limit import bytes_of, chunk
+from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
 from dladmm.engine.options import make_options
 
 MODES: dict[str, dict[str, Any]] = {

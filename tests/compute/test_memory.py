@@ -24,8 +24,8 @@ from dladmm.blocks import Term, Work, convolution
 from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute import execution
 from dladmm.compute.chunks import concatenated, few, in_chunks, memmap_of
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
-from dladmm.engine.memory_limit import bytes_of, chunk
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN
+from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
 from dladmm.engine.options import make_options
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import from_module
@@ -484,3 +484,18 @@ def test_rows_of_a_file_are_read_in_eight_chunks_at_least(tmp_path):
 )
 def test_a_few_rows_are_never_more_than_asked_for(n, most, kept):
     assert few(torch.arange(n), most).tolist() == kept
+
+
+def test_parts_of_long_products_are_planned_with(monkeypatch):
+    """On the GPUs that make them: both factors of a sum over rows, as they really are."""
+    from dladmm.compute import product_kernels, products
+
+    monkeypatch.setattr(products, "LONG", 256 * 128 * 256)
+    monkeypatch.setattr(product_kernels, "_split_columns", lambda *given: None)
+    x, y = torch.empty(256, 128), torch.empty(256, 256)
+    made = [tensor for factor in (x, y) for tensor in product_kernels._parts(factor.T)]
+    needs = needs_of(mlp([128, 256, 10]), x, make_options(mode="accelerated"))
+    assert not needs.in_parts
+    assert replace(needs, in_parts=True)._parts == sum(t.numel() * t.element_size() for t in made)
+    assert replace(needs, in_parts=True).peak > needs.peak
+    assert replace(needs, in_parts=True, at_once=255)._parts == 0, "too short for the kernel"

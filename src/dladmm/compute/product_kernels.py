@@ -162,6 +162,11 @@ def _suits(*factors: Tensor) -> bool:
     )
 
 
+def has_products(device: torch.device) -> bool:
+    """Whether long products are made by the kernels here."""
+    return torch.cuda.is_available() and _capability(device) == HOPPER
+
+
 @cache
 def _capability(device: torch.device) -> int:
     """Of an NVIDIA GPU: other makers number theirs alike."""

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from dladmm.base.errors import InputError
 from dladmm.blocks import Affine
 from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.execution import CACHED, WHOLE
+from dladmm.compute.product_kernels import DEEP
+from dladmm.compute.products import worth_a_kernel
 from dladmm.network.chain import Chain
-from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.regularizers import Regularizer
 
 if TYPE_CHECKING:
     from dladmm.engine.options import TrainOptions
@@ -51,7 +51,8 @@ class Needs:
     """What decides how much memory a run takes; ``peak`` is the estimate in bytes.
 
     ``cast`` says that X has to be copied into the run's dtype or onto its device, ``stored`` are the bytes of an
-    entry of X as given. ``at_once`` rows are worked on at a time, None all; then X is copied nowhere.
+    entry of X as given. ``in_parts`` says that long products are made of float16 parts of their factors.
+    ``at_once`` rows are worked on at a time, None all; then X is copied nowhere.
     """
 
     chain: Chain
@@ -64,6 +65,7 @@ class Needs:
     cast: bool = False
     stored: int = 4
     on_gpu: bool = False
+    in_parts: bool = False
     at_once: int | None = None
 
     @property
@@ -237,13 +239,21 @@ class Needs:
         square = max(8 * 2 * b.n_in**2 for b in self._affine) if self._exact_w else 0
         matrix = max(8 * 4 * b.n_in * b.n_out for b in self._affine)
         counted = rows * max(b.n_in for b in self._affine) * size if self.counts else 0
-        w = max(square, matrix, self._inputs + counted)
+        w = max(square, matrix, self._inputs + counted) + self._parts
         a = 0
         if self.options.subproblems.a_solver == "exact" and len(self._affine) > 1:
             later = self._affine[1:]
             a = max(8 * 4 * min(b.n_in, b.n_out) ** 2 for b in later)
             a = max([a, *(2 * rows * b.n_out * size for b in later if b.n_out < b.n_in)])
         return max(prox, w, a + 8 * 6 * rows, self._pass)
+
+    @property
+    def _parts(self) -> int:
+        """Both factors of a long sum over rows, and the scales of their blocks (compute/product_kernels.py)."""
+        long = (
+            [b for b in self._affine if worth_a_kernel(self._rows, b.n_out, b.n_in)] if self.in_parts else []
+        )
+        return max((self._rows * (4 * b.n_in + 4 * b.n_out) * (DEEP + 1) // DEEP for b in long), default=0)
 
     @property
     def _forward(self) -> int:
@@ -274,27 +284,3 @@ class Needs:
         widths = [self._n_in, *self._widths]
         both = max(a + b for a, b in zip(widths, self._widths, strict=False))
         return self._stationarity + self._rows * both * self._size
-
-
-def needs_of(
-    chain: Chain,
-    X: Any,
-    options: TrainOptions,
-    penalty: Regularizer | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-    n_validation: int = 0,
-    counts: bool = False,
-) -> Needs:
-    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
-    X = X if isinstance(X, Tensor) else np.asanyarray(X)
-    n_rows = len(X) if X.ndim else 0
-    at = "cpu" if device is None else device.type
-    lies = X.device.type if isinstance(X, Tensor) else "cpu"
-    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
-    penalty = NoPenalty() if penalty is None else penalty
-    stored = X.dtype.itemsize
-    return Needs(
-        chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored, on_gpu=at == "cuda"
-    )
