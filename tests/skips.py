@@ -16,6 +16,7 @@ NAMED = (
     "needs a CUDA device",
     "no CUDA device",
     "needs a GPU",
+    "needs CUDA's compiler",
     "root reads and writes everything",
     "no browser is installed",  # one for the whole machine, which .ci/run tries to install
     "SCIPY_ARRAY_API is not set",  # scikit-learn's own, as the next

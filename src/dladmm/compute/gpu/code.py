@@ -1,7 +1,8 @@
 """CUDA code of this folder, compiled where it runs by NVRTC, the compiler that comes with torch.
 
 A file takes a few tenths of a second, without Python's lock, so several are compiled side by side while a run is set
-up. Nothing is written to disk. Every argument of a kernel takes 8 bytes: a pointer, a whole number or a float64 number.
+up. What was compiled is kept by CUDA's own cache, if at all. Every argument of a kernel takes 8 bytes: a pointer, a
+whole number or a float64 number.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -136,16 +137,20 @@ def _libraries() -> Libraries:
     driver.cuLaunchKernel.argtypes = [
         ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
     ]  # fmt: skip
-    driver.cuCtxSetCurrent.argtypes = [ctypes.c_void_p]
-    name = f"nvrtc64_{version}0_0.dll" if windows else f"libnvrtc.so.{version}"
-    beside = Path(torch.__file__).parent
-    places = [name, *map(str, (*beside.glob(f"lib/{name}"), *beside.parent.glob(f"nvidia/*/*/{name}")))]
-    for place in places:
-        try:
-            compiler = ctypes.CDLL(place)
-        except OSError:
-            continue
-        return Libraries(driver, compiler)
+    return Libraries(driver, _compiler(f"nvrtc64_{version}0_0.dll" if windows else f"libnvrtc.so.{version}"))
+
+
+def _compiler(name: str) -> ctypes.CDLL:
+    """From where the system has it, or from the packages that torch was installed with."""
+    torch_at = Path(torch.__file__).parent
+    packaged = [*torch_at.glob(f"lib/{name}"), *torch_at.parent.glob(f"nvidia/*/*/{name}")]
+    for folder in {place.parent for place in packaged}:
+        for builtins in folder.glob("*nvrtc-builtins*"):
+            with suppress(OSError):  # the compiler asks for it by name, and does not look beside itself
+                ctypes.CDLL(str(builtins))
+    for place in (name, *map(str, packaged)):
+        with suppress(OSError):
+            return ctypes.CDLL(place)
     raise OSError(f"{name} was not found")
 
 
