@@ -5,9 +5,9 @@
 A float32 number is the sum of three bfloat16 numbers, or to 22 bits of two TF32 numbers. Products of the parts run on
 tensor cores, and six (three) of them make the product of the whole. ``NN`` is rows times weights, ``TN`` a sum over
 the rows, in bfloat16 by chunks whose sums are added up in float32: tensor cores round every addition down, which
-shows in long sums. ``kernel`` is the library's own (dladmm/compute/product_kernels.py): one kernel for the three
-products in TF32, of parts rounded to nearest, which adds up blocks of 32 products outside of the tensor cores; the
-others are what was tried before it. Errors are over the product of absolute values, against float64.
+shows in long sums. ``kernel`` is the library's own (dladmm/compute/product_kernels.py): three products of float16
+parts, scaled 32 at a time, whose sums of 32 are added up outside of the tensor cores; the others are what was tried
+before it. Errors are over the product of absolute values, against float64.
 """
 
 from __future__ import annotations
