@@ -17,27 +17,29 @@ NVCC = shutil.which("nvcc")
 
 
 def test_the_compiler_of_torchs_packages_finds_its_other_half(monkeypatch, tmp_path):
-    """It asks for its builtins by name: they are loaded first, since nothing else says where they are."""
+    """It asks for its builtins by name: they are loaded where it does not work without."""
     folder = tmp_path / "nvidia" / "cu13" / "lib"
     folder.mkdir(parents=True)
-    for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
-        (folder / name).touch()
-    asked = []
+    compiler, builtins = folder / "libnvrtc.so.13", folder / "libnvrtc-builtins.so.13.0"
+    for file in (compiler, builtins):
+        file.touch()
+    loaded = []
 
     def load(place):
-        asked.append(place)
         if not Path(place).exists():
             raise OSError("the system has none")
+        loaded.append(place)
         return place
+
+    def made(place, source, options):
+        if str(builtins) not in loaded:
+            raise GpuError("failed to open libnvrtc-builtins.so.13.0")
 
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     monkeypatch.setattr(code.ctypes, "CDLL", load)
-    assert code._compiler("libnvrtc.so.13") == str(folder / "libnvrtc.so.13")
-    assert asked == [
-        str(folder / "libnvrtc-builtins.so.13.0"),
-        "libnvrtc.so.13",
-        str(folder / "libnvrtc.so.13"),
-    ]
+    monkeypatch.setattr(code, "_made", made)
+    assert code._compiler("libnvrtc.so.13") == str(compiler)
+    assert loaded == [str(compiler), str(builtins), str(compiler)]
     with pytest.raises(OSError, match=r"libnvrtc\.so\.12 was not found"):
         code._compiler("libnvrtc.so.12")
 

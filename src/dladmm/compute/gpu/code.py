@@ -144,13 +144,16 @@ def _compiler(name: str) -> ctypes.CDLL:
     """From where the system has it, or from the packages that torch was installed with."""
     torch_at = Path(torch.__file__).parent
     packaged = [*torch_at.glob(f"lib/{name}"), *torch_at.parent.glob(f"nvidia/*/*/{name}")]
-    for folder in {place.parent for place in packaged}:
-        for builtins in folder.glob("*nvrtc-builtins*"):
-            with suppress(OSError):  # the compiler asks for it by name, and does not look beside itself
-                ctypes.CDLL(str(builtins))
-    for place in (name, *map(str, packaged)):
-        with suppress(OSError):
-            return ctypes.CDLL(place)
+    for with_builtins in (False, True):
+        for folder in {place.parent for place in packaged if with_builtins}:
+            for builtins in folder.glob("*nvrtc-builtins*"):
+                with suppress(OSError):  # the compiler asks for them by name, and does not look beside itself
+                    ctypes.CDLL(str(builtins))
+        for place in (name, *map(str, packaged)):
+            with suppress(OSError, GpuError):
+                compiler = ctypes.CDLL(place)
+                _made(compiler, "", [])
+                return compiler
     raise OSError(f"{name} was not found")
 
 
@@ -170,9 +173,14 @@ def _context(index: int) -> Iterator[None]:
 
 def _compiled(source: str, index: int) -> bytes:
     """Machine code for this device."""
-    compiler, program = _libraries().compiler, ctypes.c_void_p()
     major, minor = torch.cuda.get_device_capability(index)
     options = [f"--gpu-architecture=sm_{major}{minor}{'a' if major >= 9 else ''}", "--std=c++17"]
+    return _made(_libraries().compiler, source, options)
+
+
+def _made(compiler: ctypes.CDLL, source: str, options: list[str]) -> bytes:
+    """What the compiler makes; nothing where the options name no GPU."""
+    program = ctypes.c_void_p()
     given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     _check_compiler(
         compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"dladmm.cu", 0, None, None)
@@ -183,8 +191,9 @@ def _compiled(source: str, index: int) -> bytes:
             raise GpuError(_log(compiler, program))
         size = ctypes.c_size_t()
         _check_compiler(compiler.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-        code = ctypes.create_string_buffer(size.value)
-        _check_compiler(compiler.nvrtcGetCUBIN(program, code))
+        code = ctypes.create_string_buffer(max(1, size.value))
+        if size.value:
+            _check_compiler(compiler.nvrtcGetCUBIN(program, code))
         return code.raw
     finally:
         compiler.nvrtcDestroyProgram(ctypes.byref(program))
