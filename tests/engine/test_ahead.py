@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dladmm
-from dladmm.compute import hand_written, products
+from dladmm.compute import hand_written, products, rehearsal
 from dladmm.compute.hand_written import HandWritten
 from dladmm.engine import ahead
 from dladmm.engine.ahead import make_kernels_ahead
@@ -84,3 +84,21 @@ def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
     assert len(hand_written._rehearsals) == 1
     hand_written.wait_for_rehearsals()
     assert hand_written._rehearsals == []
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "made"),
+    [
+        ((0, 0, False), []),
+        ((1 << 18, 0, False), ["passes.cu"]),
+        ((0, 10, True), ["product.cu", "split.cu", "softmax.cu"]),
+    ],
+)
+def test_what_a_run_needs_is_made_and_nothing_else(monkeypatch, asked_for, made):
+    done = []
+    for name in ("_load_products", "_load_factorisations"):
+        monkeypatch.setattr(rehearsal, name, lambda device, name=name: done.append(name))
+    monkeypatch.setattr(rehearsal, "_on", lambda device, work: work())
+    monkeypatch.setattr(rehearsal.Unit, "load", lambda unit, device: done.append(unit.files[-1]))
+    rehearsal.rehearse(*asked_for, torch.device("cuda"))
+    assert sorted(done) == sorted([*made, "_load_products", "_load_factorisations"] if made else [])

@@ -24,10 +24,11 @@ def rehearse(entries: int, classes: int, product: bool, device: torch.device) ->
     ``classes`` are those of a softmax, or 0.
     """
     work: list[Callable[[], object]] = [
-        partial(_load_products, device),
-        partial(_load_factorisations, device),
+        partial(unit.load, device) for unit in units(entries, classes, product)
     ]
-    work += [partial(unit.load, device) for unit in units(entries, classes, product)]
+    if not work:
+        return
+    work += [partial(_load_products, device), partial(_load_factorisations, device)]
     with ThreadPoolExecutor(len(work)) as threads:
         list(threads.map(partial(_on, device), work))
 

@@ -2,7 +2,7 @@
 
 Everything is CSR with the transpose stored beside it, so that no product is a scatter. On a GPU torch asks cuSPARSE for
 an algorithm that adds in a different order from run to run, so there a row is summed by a kernel written by hand, as
-fast as cuSPARSE, or by ``embedding_bag``, which is the same product and needs no Triton. On the CPU the product is
+fast as cuSPARSE, or by ``embedding_bag``, which is the same product. On the CPU the product is
 torch's (MKL), but that of float32 with many columns is ``embedding_bag`` too: it asks for rows before it needs them,
 where MKL waits for each as soon as they lie beyond the caches.
 """
