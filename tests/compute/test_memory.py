@@ -24,8 +24,9 @@ from dladmm.blocks import Term, Work, convolution
 from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute import execution
 from dladmm.compute.chunks import concatenated, few, in_chunks, memmap_of
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN
-from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine import memory_limit
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk, rows_within
 from dladmm.engine.options import make_options
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import from_module
@@ -188,7 +189,7 @@ def test_max_memory_keeps_its_word_with_the_same_results(widths, n_rows, mode):
     limit = int(1.1 * needed.least / MARGIN)
     assert limit < peak
     chunked, less = accounted(widths, x, y, dtype="float64", max_memory=limit, **MODES[mode])
-    assert FEWEST_ROWS <= needed.rows_within(limit) < n_rows
+    assert FEWEST_ROWS <= rows_within(needed, limit) < n_rows
     assert less <= limit
     assert_same(chunked, whole)
 
@@ -223,7 +224,7 @@ def test_chunks_change_nothing_in_other_settings(options):
         needed = needs(chain, x, **{name: v for name, v in options.items() if name != "device"})
         memory = int(1.02 * needed.least / MARGIN)
         chunked = train(chain, x, y, max_memory=memory, **options)
-    assert needed.rows_within(memory) < 200
+    assert rows_within(needed, memory) < 200
     assert_same(chunked, whole, 1e-5 if searching else 1e-10)
 
 
@@ -431,10 +432,10 @@ def test_rows_within_a_limit_are_the_most_that_fit():
     x, _ = data([20, 30, 7], 500)
     wanted = needs(mlp([20, 30, 7]), x)
     for limit in (int(wanted.least * 1.2), int(wanted.least * 1.6)):
-        rows = wanted.rows_within(limit)
+        rows = rows_within(wanted, limit)
         assert FEWEST_ROWS < rows < 500
         assert replace(wanted, at_once=rows).peak <= MARGIN * limit < replace(wanted, at_once=rows + 1).peak
-    assert wanted.rows_within(10 * wanted.peak) == 500
+    assert rows_within(wanted, 10 * wanted.peak) == 500
 
 
 def test_every_part_of_the_estimate_by_hand():
@@ -468,13 +469,12 @@ def test_every_part_of_the_estimate_by_hand():
     assert double._held == 2 * quadratic._held
 
 
-def test_rows_of_a_file_are_read_in_eight_chunks_at_least(tmp_path):
+def test_rows_of_a_file_are_read_in_eight_chunks_at_least(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_limit, "rows_within", lambda needs, limit: needs.n_rows)
     mapped = np.memmap(tmp_path / "x", dtype=np.float32, mode="w+", shape=(1000, 2))
     chain = SimpleNamespace(blocks=[SimpleNamespace(kind="dense")])
     for n_rows, rows in ((1000, 125), (1001, 126), (40, 16)):
-        needs = SimpleNamespace(
-            known=True, chain=chain, n_rows=n_rows, peak=1, most_rows=10**6, rows_within=lambda limit, n=n_rows: n
-        )  # fmt: skip
+        needs = SimpleNamespace(known=True, chain=chain, n_rows=n_rows, peak=1, most_rows=10**6)
         assert chunk(needs, 10**9, mapped) == rows
         assert chunk(needs, 10**9, np.array(mapped)) is None
 

@@ -30,7 +30,8 @@ from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.batches import Batch
-from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine.memory import needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
 from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, loss_of_torch

@@ -31,7 +31,8 @@ from dladmm.cli.run_data import TableData, load_own_rows
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.batches import default_passes
 from dladmm.engine.certificate_text import guarantee
-from dladmm.engine.memory_limit import bytes_of, chunk, needs_of
+from dladmm.engine.memory import needs_of
+from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.options import make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import Chain, mlp

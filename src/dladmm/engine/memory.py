@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from dladmm.base.errors import InputError
 from dladmm.blocks import Affine
 from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.execution import CACHED, WHOLE
-from dladmm.compute.product_kernels import DEEP
+from dladmm.compute.product_kernels import DEEP, has_products
 from dladmm.compute.products import worth_a_kernel
 from dladmm.network.chain import Chain
-from dladmm.regularizers import Regularizer
+from dladmm.regularizers import NoPenalty, Regularizer
 
 if TYPE_CHECKING:
     from dladmm.engine.options import TrainOptions
@@ -86,22 +87,6 @@ class Needs:
     def least(self) -> int:
         """What it takes when as few rows are worked on at once as makes sense."""
         return replace(self, at_once=min(FEWEST_ROWS, self.n_rows)).peak
-
-    def rows_within(self, limit: int) -> int:
-        """How many rows can be worked on at once in ``limit`` bytes; an error says what is needed at least."""
-        if self.least > MARGIN * limit:
-            least = self.least / MARGIN / 1e6
-            raise InputError(
-                f"max_memory is {limit / 1e6:,.4g} MB, but this run needs about {least:,.4g} MB at least: "
-                f"the variables of {self.n_rows:,} rows stay in memory. Allow more, or take fewer rows, a narrower "
-                "network or dtype='float32'."
-            )
-        low, high = min(FEWEST_ROWS, self.n_rows), self.n_rows
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = replace(self, at_once=middle).peak <= MARGIN * limit
-            low, high = (middle, high) if fits else (low, middle - 1)
-        return low
 
     @property
     def most_rows(self) -> int:
@@ -284,3 +269,27 @@ class Needs:
         widths = [self._n_in, *self._widths]
         both = max(a + b for a, b in zip(widths, self._widths, strict=False))
         return self._stationarity + self._rows * both * self._size
+
+
+def needs_of(
+    chain: Chain,
+    X: Any,
+    options: TrainOptions,
+    penalty: Regularizer | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+    n_validation: int = 0,
+    counts: bool = False,
+) -> Needs:
+    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
+    X = X if isinstance(X, Tensor) else np.asanyarray(X)
+    n_rows = len(X) if X.ndim else 0
+    at = "cpu" if device is None else device.type
+    lies = X.device.type if isinstance(X, Tensor) else "cpu"
+    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
+    penalty = NoPenalty() if penalty is None else penalty
+    stored = X.dtype.itemsize
+    parts = device is not None and at == "cuda" and dtype == torch.float32 and has_products(device)
+    given = chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored
+    return Needs(*given, on_gpu=at == "cuda", in_parts=parts)

@@ -1,54 +1,21 @@
-"""A run's needs, read off its arguments; limits on memory as people write them, and how many rows fit within them."""
+"""Limits on memory as people write them, and the number of rows to work on at once within them."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from dataclasses import replace
+from typing import Any
 
 from dladmm.base.errors import InputError
 from dladmm.base.fields import shown
 from dladmm.base.spec import LARGEST
 from dladmm.compute.chunks import memmap_of
-from dladmm.compute.product_kernels import has_products
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN, Needs
-from dladmm.network.chain import Chain
-from dladmm.regularizers import NoPenalty, Regularizer
-
-if TYPE_CHECKING:
-    from dladmm.engine.options import TrainOptions
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 MAPPED_CHUNKS = 8
 """A file is read in at least so many chunks, however much memory is allowed."""
-
-
-def needs_of(
-    chain: Chain,
-    X: Any,
-    options: TrainOptions,
-    penalty: Regularizer | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
-    n_validation: int = 0,
-    counts: bool = False,
-) -> Needs:
-    """The needs of a run on these inputs; ``counts`` says that there are sample weights."""
-    X = X if isinstance(X, Tensor) else np.asanyarray(X)
-    n_rows = len(X) if X.ndim else 0
-    at = "cpu" if device is None else device.type
-    lies = X.device.type if isinstance(X, Tensor) else "cpu"
-    copied = str(X.dtype).removeprefix("torch.") != str(dtype).removeprefix("torch.") or lies != at
-    penalty = NoPenalty() if penalty is None else penalty
-    stored = X.dtype.itemsize
-    parts = device is not None and at == "cuda" and dtype == torch.float32 and has_products(device)
-    given = chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored
-    return Needs(*given, on_gpu=at == "cuda", in_parts=parts)
 
 
 def bytes_of(limit: int | str) -> int:
@@ -75,5 +42,22 @@ def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:
         return None
     if not mapped and needs.peak <= MARGIN * limit:
         return None
-    rows = min(needs.rows_within(limit), needs.most_rows)
+    rows = min(rows_within(needs, limit), needs.most_rows)
     return min(rows, max(FEWEST_ROWS, -(-needs.n_rows // MAPPED_CHUNKS))) if mapped else rows
+
+
+def rows_within(needs: Needs, limit: int) -> int:
+    """How many rows can be worked on at once in ``limit`` bytes; an error says what is needed at least."""
+    if needs.least > MARGIN * limit:
+        least = needs.least / MARGIN / 1e6
+        raise InputError(
+            f"max_memory is {limit / 1e6:,.4g} MB, but this run needs about {least:,.4g} MB at least: "
+            f"the variables of {needs.n_rows:,} rows stay in memory. Allow more, or take fewer rows, a narrower "
+            "network or dtype='float32'."
+        )
+    low, high = min(FEWEST_ROWS, needs.n_rows), needs.n_rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = replace(needs, at_once=middle).peak <= MARGIN * limit
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
