@@ -16,8 +16,9 @@ def threads_that_sleep() -> Iterator[None]:
     """Where torch is imported within it, its threads that wait for one another give their core to others at once.
 
     They would spin for milliseconds. On a machine with other work the thread that is waited for does not run meanwhile,
-    and an iteration takes twice as long, one of many small operations up to thirty times (docs/faq.md). libgomp reads the variable once, when it is loaded, so the
-    environment is as it was afterwards. Whoever sets one of them is left alone.
+    and an iteration takes twice as long, one of many small operations up to thirty times (docs/faq.md). libgomp reads
+    the variable once, when it is loaded, so the environment is as it was afterwards. Whoever sets one of them is left
+    alone.
     """
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         yield
