@@ -62,6 +62,14 @@ def test_no_gpu_no_kernels(monkeypatch):
     code.available.cache_clear()
 
 
+def test_nothing_is_launched_on_nothing(monkeypatch):
+    """A rank may have no rows: the driver would refuse the launch, and the kernel be given up for the whole run."""
+    monkeypatch.setattr(code, "_libraries", lambda: 1 / 0)
+    kernel = code.Unit("softmax.cu").kernel("newton_step_float32", 256)
+    kernel((0, 1), torch.zeros(0, 3), 0)
+    kernel((3, 0), torch.zeros(0, 3), 0)
+
+
 def test_what_the_driver_says_is_an_error(monkeypatch):
     class Driver:
         def cuGetErrorString(self, status, text):

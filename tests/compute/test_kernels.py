@@ -188,6 +188,16 @@ def test_the_softmax_prox_with_its_kernel():
     assert f"INNER = {_INNER_STEPS};" in (FOLDER / "softmax.cu").read_text()
 
 
+def test_rows_that_a_rank_does_not_have():
+    """Passes that take few rows take none as well."""
+    none, steps = rows(1, 10)[:0], torch.ones(3, dtype=torch.float64, device=DEVICE)
+    column = none[:, :1].contiguous()
+    found = kernels.newton_step(none, column, column, none, none, none, none > 0, column)
+    assert found is not None
+    sums = kernels.rises(none, none, none, none, steps=steps, activation=get_activation("relu"))
+    assert sums.tolist() == [0.0] * 3
+
+
 def test_rises_of_a_search():
     steps = 0.8 ** torch.arange(70, dtype=torch.float64, device=DEVICE)
     tensors = rows(), rows(seed=1), rows(seed=2), rows(seed=3)

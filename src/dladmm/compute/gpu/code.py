@@ -27,7 +27,6 @@ SHARED_AT_MOST = 48 << 10
 _PARAMETERS, _SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-
 Argument = Tensor | int | float | None
 """Of a kernel: None is the address of nothing."""
 
@@ -81,6 +80,8 @@ class Kernel:
         """The first argument is a tensor, and all lie on its device; whole numbers of Python are int64 in the code."""
         first = arguments[0]
         assert isinstance(first, Tensor)
+        if 0 in grid:  # a rank may have no rows, and the driver refuses to launch nothing
+            return
         function = self._function(first.device)
         stream = torch.cuda.current_stream(first.device).cuda_stream
         packed = _packed(arguments)
