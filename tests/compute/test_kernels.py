@@ -135,14 +135,15 @@ def test_advance_of_images():
     alike(both(advance, x, move, None, None, multiple=torch.tensor(0.3, device=DEVICE), shift=shift))
 
 
+@pytest.mark.parametrize("measured", [True, False])
 @pytest.mark.parametrize("by_row", [True, False])
 @pytest.mark.parametrize("left", [True, False])
-def test_descend(left, by_row):
+def test_descend(left, by_row, measured):
     x, d, other = rows(), rows(seed=1), rows(seed=2)
     residual = torch.full_like(x, torch.nan) if left else None
     far = rows(SHAPE[0], 1, seed=4) if by_row else None
     step = None if by_row else torch.tensor(0.7, device=DEVICE)
-    alike(both(_descend, x, d, other, residual, None, far, step=step, measured=True))
+    alike(both(_descend, x, d, other, residual, None, far, step=step, measured=measured))
 
 
 @pytest.mark.parametrize("weight", [0.1, 1.0, 30.0])
@@ -387,8 +388,32 @@ def test_products_that_the_kernel_is_not_for(long_products, monkeypatch):
     assert rows_times(rows(1, 140), x, matrix, 1.0, None) is None
     assert rows_times(None, x, matrix, 1.0, torch.empty(130, 280, device=DEVICE)[:, :140]) is None
     assert rows_times(None, x, matrix.clone().requires_grad_(), 1.0, None) is None
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert rows_times(None, x, matrix, 1.0, None) is None
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert rows_times(None, x, matrix, 1.0, None) is not None
     monkeypatch.setattr("dladmm.compute.product_kernels._capability", lambda device: 8)
     assert rows_times(None, x, matrix, 1.0, None) is None
+
+
+def test_what_is_read_in_units_of_16_bytes_begins_at_one(monkeypatch):
+    read, chosen = [], []
+    monkeypatch.setattr(product_kernels, "_split_rows", lambda grid, x, *_: read.append(x.data_ptr() % 16))
+    shifted = rows(130 * 36 + 1)[1:].view(130, 36)
+    assert shifted.data_ptr() % 16
+    product_kernels._parts(shifted)
+    product_kernels._parts(rows(130, 36))
+    assert read == [0, 0]
+    monkeypatch.setattr(product_kernels, "WORTH_ROW_SUMS", 0)
+    kernels_by_key = {key: lambda *_, key=key: chosen.append(key[2]) for key in product_kernels._row_sums}
+    monkeypatch.setattr(product_kernels, "_row_sums", kernels_by_key)
+    columns, starts = (torch.zeros(n, dtype=torch.int32, device=DEVICE) for n in (4, 3))
+    for dense in (shifted, rows(130, 36), rows(130, 35)):
+        product_kernels.row_sums(columns, None, starts, dense)
+    assert chosen == [1, 4, 1]
 
 
 def test_gradients_go_through_the_function(monkeypatch):

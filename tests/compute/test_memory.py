@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from dladmm.blocks import Term, Work, convolution
 from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute import execution
 from dladmm.compute.chunks import concatenated, few, in_chunks, memmap_of
-from dladmm.engine import memory_limit
+from dladmm.engine import memory, memory_limit
 from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk, rows_within
 from dladmm.engine.options import make_options
@@ -499,3 +500,14 @@ def test_parts_of_long_products_are_planned_with(monkeypatch):
     assert replace(needs, in_parts=True)._parts == sum(t.numel() * t.element_size() for t in made)
     assert replace(needs, in_parts=True).peak > needs.peak
     assert replace(needs, in_parts=True, at_once=255)._parts == 0, "too short for the kernel"
+
+
+def test_parts_are_planned_with_in_float32_on_such_a_gpu(monkeypatch):
+    x, cuda = np.zeros((5, 3), dtype=np.float32), torch.device("cuda")
+    for has in (True, False):
+        monkeypatch.setattr(memory, "has_products", lambda device, has=has: has)
+        asked = partial(needs_of, mlp([3, 4, 2]), x, make_options())
+        assert asked(device=cuda).in_parts == has
+        assert not asked(device=cuda, dtype=torch.float64).in_parts
+        assert not asked(device=torch.device("cpu")).in_parts
+        assert not asked().in_parts
