@@ -20,11 +20,13 @@ from dladmm.compute.passes import (
     _inner_products,
     _total_square,
     advance,
+    difference,
     inner_and_square,
     solve_entries,
     solve_rows,
 )
-from dladmm.losses.cross_entropy import _INNER_STEPS, _newton_step, softmax_prox
+from dladmm.losses import cross_entropy
+from dladmm.losses.cross_entropy import _INNER_STEPS, softmax_prox
 from dladmm.network.input_dropout import InputDropout
 from dladmm.solvers import factor
 from dladmm.solvers.factor import full_precision_gram
@@ -43,6 +45,7 @@ def _kernels_are_used(monkeypatch, caplog):
     if EMULATED:
         emulate(monkeypatch)
     monkeypatch.setattr(Pass, "__call__", noting(Pass.__call__))
+    monkeypatch.setattr(kernels, "SUMMING_BLOCKS", 3)  # each takes several parts, the last fewer
     yield
     records = caplog.get_records("call")
     assert not [record for record in records if record.name.startswith("dladmm")]
@@ -121,6 +124,10 @@ def test_total_squares():
     assert float(found[0][0]) == pytest.approx(float(rows().double().square().sum()), rel=1e-6)
 
 
+def test_difference():
+    alike(both(difference, torch.full_like(rows(), torch.nan), rows(), rows(seed=1)), tolerance=0)
+
+
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("moved", [True, False])
 def test_advance(left, moved):
@@ -165,36 +172,35 @@ def test_relu_entries(weight):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("classes", [2, 10])
-def test_newton_steps_of_the_softmax_prox(classes, dtype):
-    n = SHAPE[0]
-    v, r = 3 * rows(n, classes).to(dtype), 0.2
+@pytest.mark.parametrize("classes", [2, 10, 70])
+@pytest.mark.parametrize("r", [1e-8, 0.01, 0.2, 300.0, None])
+def test_the_softmax_prox(monkeypatch, classes, r, dtype):
+    """All steps in one launch; None is a number of each row."""
+    answers, by_hand = [], cross_entropy._prox_by_hand
+    monkeypatch.setattr(
+        cross_entropy, "_prox_by_hand", lambda *given: answers.append(by_hand(*given)) or answers[-1]
+    )
+    n, how = SHAPE[0], replace(PLAIN, recorded=True)
+    v = (3 if r is None else min(100, 3 / r**0.5)) * rows(n, classes).to(dtype)
     y = torch.nn.functional.one_hot(torch.arange(n, device=DEVICE) % classes, classes).to(dtype)
     y[0] = 0.5 / classes  # soft labels
-    labelled = y > 1e-30
-    k = torch.where(labelled, y / r, 1.0)
-    offset = torch.where(labelled, y.log(), y.new_ones(()) * (1 + math.log(r))) - v
-    s = torch.logsumexp(v, dim=1, keepdim=True)
-    constants = offset, k, k.log(), labelled, y.sum(dim=1, keepdim=True) / r
-    found = both(_newton_step, torch.empty_like(v), s, torch.empty_like(s), *constants, None, None)
-    alike(found, tolerance=1e-12 if dtype == torch.float64 else 1e-4)
-
-
-def test_the_softmax_prox_with_its_kernel():
-    v, y = rows(SHAPE[0], 10), torch.nn.functional.one_hot(torch.arange(SHAPE[0], device=DEVICE) % 10, 10)
-    found = [
-        softmax_prox(4 * v, y.to(v.dtype), 0.01, replace(how, recorded=True)) for how in (KERNELS, PLAIN)
-    ]
-    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
+    given = rows(n, 1, seed=1).exp().to(dtype) if r is None else r
+    found = softmax_prox(v, y, given, replace(how, kernels=True))
+    assert len(answers) == 1
+    assert answers[0] is found
+    assert found.dtype == dtype
+    expected = softmax_prox(v.double(), y.double(), given.double() if r is None else r, how)
+    close = 1e-12 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(found.double(), expected, rtol=close, atol=close)
     assert f"INNER = {_INNER_STEPS};" in (FOLDER / "softmax.cu").read_text()
 
 
 def test_rows_that_a_rank_does_not_have():
     """Passes that take few rows take none as well."""
     none, steps = rows(1, 10)[:0], torch.ones(3, dtype=torch.float64, device=DEVICE)
-    column = none[:, :1].contiguous()
-    found = kernels.newton_step(none, column, column, none, none, none, none > 0, column)
+    found = kernels.softmax_prox(none, none, 1.0, 5, 2)
     assert found is not None
+    assert found.shape == none.shape
     sums = kernels.rises(none, none, none, none, steps=steps, activation=get_activation("relu"))
     assert sums.tolist() == [0.0] * 3
 

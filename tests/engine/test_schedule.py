@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from test_engine_against_reference import largest_difference, paired
 
 from dladmm.base.errors import InputError
+from dladmm.compute import work
 from dladmm.compute.execution import Execution
 from dladmm.compute.work import Work
 from dladmm.compute.workspace import UpdatePlan
 from dladmm.engine import sweep
 from dladmm.engine.options import make_options
 from dladmm.engine.schedule import Update, paper_schedule, planned, schedule_of
+from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
 
 
@@ -73,7 +75,9 @@ def plans(chain=None, schedule=None, idle=IDLE, *, joined=True, prepared=True, c
 
 
 def flags(plan):
-    return {field.name for field in fields(plan) if getattr(plan, field.name)}
+    """Those of this update alone: whether sweeps continue each other is the same for all."""
+    named = {field.name for field in fields(plan)} - {"offsets_last"}
+    return {name for name in named if getattr(plan, name)}
 
 
 def test_blocks_without_parameters_are_left_out_and_the_first_blocks_updates_are_joined():
@@ -124,6 +128,27 @@ def test_the_plans_of_a_three_layer_network():
 def test_nothing_lasts_into_a_sweep_that_begins_elsewhere():
     lasting = [flags(plan) - {"in_offset_lasts"} for _, plan in plans()]
     assert [flags(plan) - {"in_holds"} for _, plan in plans(continues=False)] == lasting
+    for continues in (True, False):
+        assert {plan.offsets_last for _, plan in plans(continues=continues)} == {continues}
+
+
+@pytest.mark.parametrize("wide", [5, 6])
+def test_what_lasts_into_the_next_sweep_is_found_there(monkeypatch, wide):
+    """Of every link, also where several have the same width: their offsets ``a - f(z)`` are not made again."""
+    torch.manual_seed(0)
+    x, y, loss = torch.randn(23, 4, dtype=torch.float64), torch.arange(23) % 3, get_loss("cross_entropy")
+    engine = sweep.Engine(mlp([4, 5, 5, wide, 3]), x, Risk(loss, loss.encode(y, 3, x.dtype)))
+    params = [block.initial_parameters(None, 1.0) for block in engine.chain]
+    state = engine.feasible_state(params, 1.0, 1.0)
+    made = []
+    monkeypatch.setattr(
+        work, "difference", lambda how, out, v, value: made.append((v, value)) or out.copy_(v - value)
+    )
+    for _ in range(3):
+        made.clear()
+        engine.sweep(state)
+    hidden = [state.outputs[l].data_ptr() for l in (1, 3, 5)]
+    assert [v.data_ptr() for v, _ in made if v.data_ptr() in hidden] == []
 
 
 @pytest.mark.parametrize("switches", [{}, {"joined": False}, {"prepared": False}])

@@ -2,8 +2,8 @@
 
 They are optional: without an NVIDIA GPU, in float64, with row counts or for small tensors a pass runs as its function
 says, and that function is the kernel's definition (``tests/compute/test_kernels.py`` compares them on a GPU). The code
-is in ``gpu/passes.cu`` and ``gpu/softmax.cu``. Sums are added up within a block of :data:`BLOCK` entries in float32 and
-over the blocks in float64, as plain passes add within rows and over rows.
+is in ``gpu/passes.cu`` and ``gpu/softmax.cu``. Of a sum a thread adds up eight entries in float32, all others are added
+in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THREADS, WARP = 256, 32
 
 PASSES, SOFTMAX = Unit("passes.cu"), Unit("softmax.cu")
 
-_advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _drop, _pool = (
+_advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _difference, _drop, _pool = (
     PASSES.kernel(name, THREADS)
     for name in (
         "advance",
@@ -33,17 +33,21 @@ _advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _
         "inner_rows",
         "relu_rises",
         "squares",
+        "difference",
         "drop",
         "pool",
     )
 )
-_newton_step = {
-    torch.float32: SOFTMAX.kernel("newton_step_float32", THREADS),
-    torch.float64: SOFTMAX.kernel("newton_step_float64", THREADS),
+_softmax_prox = {
+    torch.float32: SOFTMAX.kernel("softmax_prox_float32", THREADS),
+    torch.float64: SOFTMAX.kernel("softmax_prox_float64", THREADS),
 }
 
 BLOCK = 8 * THREADS
-"""Entries that a block of threads works on."""
+"""Entries that a block of threads works on at a time."""
+
+SUMMING_BLOCKS = 1 << 11
+"""Blocks of threads that leave a sum each, at most: some for every processor at a time, and soon added up."""
 
 WORTH_A_KERNEL = 1 << 18
 """Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
@@ -95,9 +99,10 @@ def descend(
     far = by_row if step is None else step
     if far is None or (counts is not None and measured) or not _plain(x, d, other, residual, far):
         return None
-    compared, sums = other is not None, _partial(x)
+    compared, grid = other is not None, _summing_grid(x)
+    sums = _partial(x, grid)
     _descend(
-        _grid(x),
+        grid,
         x, d, other, residual, far, sums,
         x.numel(), x.shape[1:].numel(), step is None, compared, residual is not None,
     )  # fmt: skip
@@ -119,9 +124,10 @@ def solve_entries(
     """:func:`dladmm.compute.passes.solve_entries`, of a relu."""
     if activation.name != "relu" or counts is not None or not _plain(z, f, m, a, residual, offset):
         return None
-    sums = _partial(z)
+    grid = _summing_grid(z)
+    sums = _partial(z, grid)
     _relu_entries(
-        _grid(z),
+        grid,
         z, f, m, a, residual, offset, sums,
         z.numel(), float(weight), float(weight / (1 + (1 + weight) ** 0.5)),
         f is not None, residual is not None, f is not None and offset is not None,
@@ -135,8 +141,9 @@ def inner_and_square(
     """:func:`dladmm.compute.passes.inner_and_square`."""
     if counts is not None or not _plain(prediction, target, gradient):
         return None
-    sums = prediction.new_empty(2, _grid(prediction)[0], dtype=torch.float64)
-    _inner(_grid(prediction), prediction, target, gradient, sums, prediction.numel())
+    grid = _summing_grid(prediction)
+    sums = prediction.new_empty(2, grid[0], dtype=torch.float64)
+    _inner(grid, prediction, target, gradient, sums, prediction.numel())
     return sums.sum(1)
 
 
@@ -144,9 +151,18 @@ def total_square(x: Tensor, counts: Tensor | None) -> Tensor | None:
     """:func:`dladmm.compute.passes._total_square`."""
     if counts is not None or not _plain(x):
         return None
-    sums = _partial(x)
-    _squares(_grid(x), x, sums, x.numel())
+    grid = _summing_grid(x)
+    sums = _partial(x, grid)
+    _squares(grid, x, sums, x.numel())
     return sums.sum()
+
+
+def difference(out: Tensor, first: Tensor, second: Tensor) -> Tensor | None:
+    """:func:`dladmm.compute.passes.difference`."""
+    if not _plain(out, first, second):
+        return None
+    _difference(_grid(out), out, first, second, out.numel())
+    return _nothing(out)
 
 
 def inner_rows(x: Tensor, y: Tensor, products: Tensor, squares: Tensor) -> Tensor | None:
@@ -202,37 +218,24 @@ def rises(
     return sums.sum(1)
 
 
-def newton_step(
-    excess: Tensor,
-    s: Tensor,
-    step: Tensor,
-    offset: Tensor,
-    k: Tensor,
-    log_k: Tensor,
-    labelled: Tensor,
-    total: Tensor,
-    *_: Tensor | None,
-    inner: int = 0,
-) -> Tensor | None:
-    """:func:`dladmm.losses.cross_entropy._newton_step`, in float32 or float64; always from general bounds."""
-    rows = (excess, s, step, offset, k, log_k, total)
-    n, classes = excess.shape
-    alike = all(each.dtype == excess.dtype and each.is_contiguous() for each in rows)
-    full = all(each.shape == excess.shape for each in (offset, k, log_k, labelled))
-    if (
-        not alike
-        or not full
-        or not labelled.is_contiguous()
-        or s.shape != total.shape
-        or excess.dtype not in _newton_step
-    ):
+def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, rough_steps: int, steps: int) -> Tensor | None:
+    """:func:`dladmm.losses.cross_entropy.softmax_prox` without looking whether it has settled, in the dtype of v.
+
+    So many Newton steps are made in float32, and in float64.
+    """
+    weights = r if isinstance(r, Tensor) else None
+    given = [v, y] if weights is None else [v, y, weights]
+    if v.dtype not in _softmax_prox or not all(x.dtype == v.dtype and x.is_contiguous() for x in given):
         return None
-    lanes = min(WARP, 1 << max(0, classes - 1).bit_length())
-    _newton_step[excess.dtype](
+    n, classes = v.shape
+    if y.shape != v.shape or (weights is not None and weights.shape != (n, 1)):
+        return None
+    z, lanes = torch.empty_like(v), min(WARP, 1 << max(0, classes - 1).bit_length())
+    _softmax_prox[v.dtype](
         (-(-n * lanes // THREADS), 1),
-        excess, s, step, offset, k, log_k, labelled, total, n, classes, lanes,
+        z, v, y, weights, 0.0 if isinstance(r, Tensor) else float(r), n, classes, lanes, rough_steps, steps,
     )  # fmt: skip
-    return _nothing(s)
+    return z
 
 
 def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
@@ -247,13 +250,26 @@ def _grid(x: Tensor) -> tuple[int, int]:
     return -(-x.numel() // BLOCK), 1
 
 
-def _partial(x: Tensor) -> Tensor:
+def _summing_grid(x: Tensor) -> tuple[int, int]:
+    return min(SUMMING_BLOCKS, _grid(x)[0]), 1
+
+
+def _partial(x: Tensor, grid: tuple[int, int]) -> Tensor:
     """Where every block of threads leaves its sum."""
-    return x.new_empty(_grid(x)[0], dtype=torch.float64)
+    return x.new_empty(grid[0], dtype=torch.float64)
 
 
 def _nothing(x: Tensor) -> Tensor:
-    return x.new_zeros((), dtype=torch.float64)
+    """The sum of a pass that sums nothing: one zero for all, which nobody writes to."""
+    if x.device not in _ZEROS:
+        zero = x.new_zeros((), dtype=torch.float64)
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # it is zero when that is replayed
+            return zero
+        _ZEROS[x.device] = zero
+    return _ZEROS[x.device]
+
+
+_ZEROS: dict[torch.device, Tensor] = {}
 
 
 KERNELS: dict[str, Callable[..., Tensor | None]] = {
@@ -263,10 +279,11 @@ KERNELS: dict[str, Callable[..., Tensor | None]] = {
     "inner_and_square": inner_and_square,
     "inner_rows": inner_rows,
     "total_square": total_square,
+    "difference": difference,
     "drop": drop,
     "solve_rows": solve_rows,
     "rises": rises,
-    "newton_step": newton_step,
+    "softmax_prox": softmax_prox,
     "row_sums": row_sums,
     "rows_times": rows_times,
     "sums_over_rows": sums_over_rows,

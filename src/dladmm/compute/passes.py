@@ -74,7 +74,7 @@ WORTH_COMPILING = 1 << 21
 """Entries from which one operation less on them pays for calling a compiled function."""
 
 
-@one_pass("out")
+@one_pass("out", kernel="difference")
 def difference(out: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``out = first - second``."""
     torch.sub(first, second, out=out)

@@ -217,9 +217,12 @@ class Work:
         if self.how.shortcuts and self.chunk_rows is None:
             found = self.workspace.find((name, link), (first, second))
         if found is None:
-            found = self.buffer(name, first)
+            found = self.buffer(self._buffer_of(name, link), first)
             difference(self.how, found, first, second)
         return found
+
+    def _buffer_of(self, name: str, link: int) -> str:
+        return f"{name} {link}" if name == "offset" and self.plan.offsets_last else name
 
     def _prepared(self, wanted: bool, name: str, like: Tensor) -> Tensor | None:
         return self.buffer(name, like) if wanted and self.chunk_rows is None else None
@@ -263,7 +266,7 @@ class Work:
         if not self.plan.in_settled:
             descend(self.how, v, d, far)
             return None
-        offset = self._prepared(self.plan.in_offset_lasts, "offset", v)
+        offset = self._prepared(self.plan.in_offset_lasts, self._buffer_of("offset", self.owner - 1), v)
         tie = descend(self.how, v, d, far, anchor.value, residual=offset, counts=self.counts, measured=True)
         if offset is not None:
             self.workspace.keep(("offset", self.owner - 1), offset, (v, anchor.value))
@@ -274,7 +277,7 @@ class Work:
     ) -> Tensor:
         """``v = argmin (v - value)^2 + weight (target - f(v))^2``, the prediction f(v); ``||v - value||^2``."""
         residual = self._prepared(self.plan.in_residual, "residual", v)
-        offset = self._prepared(self.plan.out_offset, "offset", v)
+        offset = self._prepared(self.plan.out_offset, self._buffer_of("offset", self.owner), v)
         f = None if self.plan.out_prediction_dead else term.prediction
         tie = solve_entries(
             self.how, v, f, anchor.value, term.target, self.counts, residual, offset,

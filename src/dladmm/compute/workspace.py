@@ -201,6 +201,8 @@ class UpdatePlan:
         The next update begins with ``variable - prediction`` of that link.
     in_offset_lasts : bool
         The next sweep will, and neither tensor changes before.
+    offsets_last : bool
+        Sweeps continue each other, so that every link has a buffer of its own for that.
     out_prediction_dead : bool
         The prediction is overwritten before anybody reads it.
     in_settled : bool
@@ -213,6 +215,7 @@ class UpdatePlan:
     out_residual: bool = False
     out_offset: bool = False
     in_offset_lasts: bool = False
+    offsets_last: bool = False
     out_prediction_dead: bool = False
     in_settled: bool = True
     in_holds: bool = False

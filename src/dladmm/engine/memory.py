@@ -160,10 +160,12 @@ class Needs:
         solver, affine = self.options.subproblems, self._affine
         later = affine[1:]
         moved = [block.n_out for block in (later if self._steps_on_gram else affine)]
-        inputs = {block.n_in for block in later} if len(affine) > 1 else set()
-        widths = [{block.n_out for block in affine}, set(moved), inputs]
-        widths += [inputs] if solver.a_solver == "exact" else []
-        return self._rows * sum(map(sum, widths))
+        inputs = [block.n_in for block in later]
+        # What convergent mode leaves for the next sweep has memory of its own (``UpdatePlan.offsets_last``)
+        lasts = self.options.mode == "convergent" and self.at_once is None
+        widths = [sum({block.n_out for block in affine}), sum(set(moved)), sum(inputs if lasts else set(inputs))]
+        widths += [sum(set(inputs))] if solver.a_solver == "exact" else []
+        return self._rows * sum(widths)
 
     @property
     def _steps_on_gram(self) -> bool:

@@ -120,6 +120,7 @@ def _plan(updates: Sequence[Update], i: int, chain: Chain, continues: bool) -> U
         in_offset_lasts=continues
         and _settled(updates, i)
         and _reads_offset_next(updates, update.link, chain),
+        offsets_last=continues,
         out_prediction_dead=update.variable == "output" and _overwritten(updates[i + 1 :], out, chain),
         in_settled=_settled(updates, i),
         in_holds=_holds(updates, i, continues),

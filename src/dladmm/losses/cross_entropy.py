@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dladmm.base.errors import InputError
 from dladmm.base.spec import given_only, number
 from dladmm.compute.execution import EAGER, Execution, nothing, one_pass
+from dladmm.compute.hand_written import HandWritten
 from dladmm.losses.base import Classification, as_columns, holds_labels, one_hot
 from dladmm.losses.class_weights import as_row, positive
 
@@ -23,6 +24,8 @@ _FLOAT32_STEPS, _FLOAT64_STEPS = ((0.5, 5), (0.01, 8), (0.0, 10)), {torch.float6
 """Steps without a convergence check: first in float32 (pairs of a bound on r and the steps for r above it), then in
 float64 (two suffice for a float32 result). Enough for r from 1e-8 to 1e4, v up to 1e3, 2 to 100 classes
 (tests/losses)."""
+
+_prox_by_hand = HandWritten("softmax_prox")
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,16 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, how: Execution = EAGER
 
     Returns
     -------
-    Tensor of shape (N, n_classes), float64
+    Tensor of shape (N, n_classes), float64; as v is where a kernel did it all
     """
-    result_dtype, v, y = v.dtype, v.double(), y.double()
     smallest_r = 0.0 if isinstance(r, Tensor) else r
+    rough_steps = next(steps for bound, steps in _FLOAT32_STEPS if smallest_r >= bound)
+    steps = _FLOAT64_STEPS.get(v.dtype, 2)
+    if how.kernels and not how.compiles(v) and how.avoids_waiting(v):
+        done = _prox_by_hand(v, y, r, rough_steps, steps)
+        if done is not None:
+            return done
+    v, y = v.double(), y.double()
     r = r.double() if isinstance(r, Tensor) else v.new_full((), r)  # no copy from the host
     labelled = y > 1e-30
     k = torch.where(labelled, y / r, 1.0)
@@ -139,10 +148,9 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, how: Execution = EAGER
         return v - _newton_until_settled(how, s, offset, k, log_k, labelled, total)
     # On a GPU a step costs less than a synchronisation to check convergence, and one in float32 by far the least
     rough = s.float()
-    max_steps = next(steps for bound, steps in _FLOAT32_STEPS if smallest_r >= bound)
-    _newton(how, max_steps, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
+    _newton(how, rough_steps, rough, offset.float(), k.float(), log_k.float(), labelled, total.float())
     s = torch.where(rough.isfinite(), rough.double(), s)
-    return v - _newton(how, _FLOAT64_STEPS.get(result_dtype, 2), s, offset, k, log_k, labelled, total)
+    return v - _newton(how, steps, s, offset, k, log_k, labelled, total)
 
 
 def _newton(how: Execution, max_steps: int, s: Tensor, offset: Tensor, *constants: Tensor) -> Tensor:
@@ -173,7 +181,7 @@ def _newton_until_settled(how: Execution, s: Tensor, offset: Tensor, *constants:
     return excess
 
 
-@one_pass("excess", "s", "step", "t", "rate", kernel="newton_step")
+@one_pass("excess", "s", "step", "t", "rate")
 def _newton_step(
     excess: Tensor,
     s: Tensor,

@@ -1,4 +1,5 @@
-// The passes of dladmm/compute/kernels.py: a block of threads works on ENTRIES entries, and leaves its sum.
+// The passes of dladmm/compute/kernels.py: a block of threads works on ENTRIES entries at a time. Where it leaves a sum
+// it takes several such parts, so that few sums are left.
 //
 // A thread reads all that it needs before it writes, so that many reads are on their way at once. What a pass does
 // only at times is said by numbers. Every argument takes 8 bytes: dladmm/compute/gpu/code.py packs them.
@@ -9,8 +10,8 @@ constexpr int THREADS = 256, EACH = 8, ENTRIES = THREADS * EACH;
 
 __device__ float nan_max(float x, float floor) { return x != x ? x : fmaxf(x, floor); }
 
-__device__ float sum_of_block(float x) {
-    __shared__ float sums[THREADS / 32];
+__device__ double sum_of_block(double x) {
+    __shared__ double sums[THREADS / 32];
     for (int apart = 16; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
     __syncthreads();
@@ -21,6 +22,9 @@ __device__ float sum_of_block(float x) {
 }
 
 __device__ whole first_entry() { return (whole)blockIdx.x * ENTRIES + threadIdx.x; }
+
+// From a part of this block to its next one
+__device__ whole stride() { return (whole)gridDim.x * ENTRIES; }
 
 __device__ void read(float (&found)[EACH], const float *from, whole first, whole n) {
 #pragma unroll
@@ -74,26 +78,28 @@ extern "C" __global__ void descend(
     float *x_at, const float *d_at, const float *other_at, float *residual_at, const float *step_at, double *sums_at,
     whole n, whole row, whole by_row, whole compares, whole leaves
 ) {
-    whole first = first_entry();
-    float x[EACH], d[EACH], other[EACH];
-    read(x, x_at, first, n);
-    read(d, d_at, first, n);
-    if (compares) read(other, other_at, first, n);
+    double sum = 0;
     bool narrow = n < (1LL << 31);
+    for (whole first = first_entry(); first < n; first += stride()) {
+        float x[EACH], d[EACH], other[EACH], square = 0;
+        read(x, x_at, first, n);
+        read(d, d_at, first, n);
+        if (compares) read(other, other_at, first, n);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        whole at = first + i * THREADS;
-        if (at < n) x[i] -= d[i] * step_at[!by_row ? 0 : narrow ? (whole)((unsigned)at / (unsigned)row) : at / row];
-    }
-    write(x_at, x, first, n);
-    if (!compares) return;
-    float sum = 0;
+        for (int i = 0; i < EACH; i++) {
+            whole at = first + i * THREADS;
+            if (at < n) x[i] -= d[i] * step_at[!by_row ? 0 : narrow ? (whole)((unsigned)at / (unsigned)row) : at / row];
+        }
+        write(x_at, x, first, n);
+        if (!compares) continue;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        x[i] -= other[i];
-        sum += x[i] * x[i];
+        for (int i = 0; i < EACH; i++) {
+            x[i] -= other[i];
+            square += x[i] * x[i];
+        }
+        if (leaves) write(residual_at, x, first, n);
+        sum += square;
     }
-    if (leaves) write(residual_at, x, first, n);
     sum = sum_of_block(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
 }
@@ -102,25 +108,28 @@ extern "C" __global__ void relu_entries(
     float *z_at, float *f_at, const float *m_at, const float *a_at, float *residual_at, float *offset_at,
     double *sums_at, whole n, double weight, double slope, whole writes, whole leaves, whole offsets
 ) {
-    whole first = first_entry();
-    float m[EACH], a[EACH], z[EACH], f[EACH];
-    read(m, m_at, first, n);
-    read(a, a_at, first, n);
-    float w = weight, s = slope, sum = 0;
+    float w = weight, s = slope;
+    double sum = 0;
+    for (whole first = first_entry(); first < n; first += stride()) {
+        float m[EACH], a[EACH], z[EACH], f[EACH], square = 0;
+        read(m, m_at, first, n);
+        read(a, a_at, first, n);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        bool above = fmaxf(a[i], 0.f) * s + m[i] > 0;
-        z[i] = above ? fmaxf((m[i] + w * a[i]) / (1 + w), 0.f) : m[i];
-        z[i] = a[i] != a[i] ? a[i] : z[i];
-        f[i] = nan_max(z[i], 0.f);
-        a[i] -= f[i];
-        m[i] -= z[i];
-        sum += m[i] * m[i];
+        for (int i = 0; i < EACH; i++) {
+            bool above = fmaxf(a[i], 0.f) * s + m[i] > 0;
+            z[i] = above ? fmaxf((m[i] + w * a[i]) / (1 + w), 0.f) : m[i];
+            z[i] = a[i] != a[i] ? a[i] : z[i];
+            f[i] = nan_max(z[i], 0.f);
+            a[i] -= f[i];
+            m[i] -= z[i];
+            square += m[i] * m[i];
+        }
+        write(z_at, z, first, n);
+        if (writes) write(f_at, f, first, n);
+        if (offsets) write(offset_at, a, first, n);
+        if (leaves) write(residual_at, m, first, n);
+        sum += square;
     }
-    write(z_at, z, first, n);
-    if (writes) write(f_at, f, first, n);
-    if (offsets) write(offset_at, a, first, n);
-    if (leaves) write(residual_at, m, first, n);
     sum = sum_of_block(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
 }
@@ -128,31 +137,49 @@ extern "C" __global__ void relu_entries(
 extern "C" __global__ void inner(
     const float *prediction_at, const float *target_at, const float *gradient_at, double *sums_at, whole n
 ) {
-    whole first = first_entry();
-    float prediction[EACH], target[EACH], gradient[EACH], product = 0, square = 0;
-    read(prediction, prediction_at, first, n);
-    read(target, target_at, first, n);
-    read(gradient, gradient_at, first, n);
+    double products = 0, squares = 0;
+    for (whole first = first_entry(); first < n; first += stride()) {
+        float prediction[EACH], target[EACH], gradient[EACH], product = 0, square = 0;
+        read(prediction, prediction_at, first, n);
+        read(target, target_at, first, n);
+        read(gradient, gradient_at, first, n);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        product += (prediction[i] - target[i]) * gradient[i];
-        square += gradient[i] * gradient[i];
+        for (int i = 0; i < EACH; i++) {
+            product += (prediction[i] - target[i]) * gradient[i];
+            square += gradient[i] * gradient[i];
+        }
+        products += product;
+        squares += square;
     }
-    product = sum_of_block(product);
-    square = sum_of_block(square);
+    products = sum_of_block(products);
+    squares = sum_of_block(squares);
     if (threadIdx.x == 0) {
-        sums_at[blockIdx.x] = product;
-        sums_at[gridDim.x + blockIdx.x] = square;
+        sums_at[blockIdx.x] = products;
+        sums_at[gridDim.x + blockIdx.x] = squares;
     }
 }
 
 extern "C" __global__ void squares(const float *x_at, double *sums_at, whole n) {
-    float x[EACH], square = 0;
-    read(x, x_at, first_entry(), n);
+    double sum = 0;
+    for (whole first = first_entry(); first < n; first += stride()) {
+        float x[EACH], square = 0;
+        read(x, x_at, first, n);
 #pragma unroll
-    for (int i = 0; i < EACH; i++) square += x[i] * x[i];
-    square = sum_of_block(square);
-    if (threadIdx.x == 0) sums_at[blockIdx.x] = square;
+        for (int i = 0; i < EACH; i++) square += x[i] * x[i];
+        sum += square;
+    }
+    sum = sum_of_block(sum);
+    if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void difference(float *out, const float *first_at, const float *second_at, whole n) {
+    whole at = first_entry();
+    float x[EACH], y[EACH];
+    read(x, first_at, at, n);
+    read(y, second_at, at, n);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) x[i] -= y[i];
+    write(out, x, at, n);
 }
 
 // A warp takes a row

@@ -1,4 +1,5 @@
-// A Newton step of the softmax prox, dladmm/losses/cross_entropy.py: as many lanes take a row as it has classes, or 32.
+// The prox of softmax cross-entropy, dladmm/losses/cross_entropy.py (softmax_prox, which explains the method): all its
+// Newton steps in one launch. As many lanes take a row as it has classes, or 32.
 
 typedef long long whole;
 
@@ -9,48 +10,84 @@ template <typename real> __device__ real sum_of_lanes(real x, int lanes) {
     return x;
 }
 
-template <typename real> __device__ void newton(
-    real *excess_at, real *s_at, real *step_at, const real *offset_at, const real *k_at, const real *log_k_at,
-    const bool *labelled_at, const real *total_at, whole n, int classes, int lanes
+__device__ double largest_of_lanes(double x, int lanes) {
+    for (int apart = lanes / 2; apart; apart /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, apart));
+    return x;
+}
+
+// w - y/r at s, and w itself (its return value): the root t of k expm1(t) + t + d, from above
+template <typename real> __device__ real omega(real v, real y, real s, real r, real log_r, real &excess) {
+    bool labelled = y > real(1e-30);
+    real log_y = labelled ? log(y) : 0, k = labelled ? y / r : 1, log_k = labelled ? log_y - log_r : 0;
+    real d = (labelled ? log_y : 1 + log_r) - v + s, x = k + log_k - d;
+    real below = (x - 1) / 2 < x ? (x - 1) / 2 : x;
+    real t = (x > real(3.5) ? log(x) : below) - log_k;
+    for (int i = 0; i < INNER; i++) {
+        real e = expm1(t) * k;
+        t -= (e + t + d) / (e + k + 1);
+    }
+    excess = k * expm1(t);
+    real w = excess + k;
+    if (!labelled) excess = w;
+    return w;
+}
+
+template <typename real> struct Row {
+    const real *v, *y;
+    int classes, lanes, lane;
+
+    // One Newton step of s
+    template <typename rounded> __device__ rounded step(rounded s, rounded r, rounded log_r, rounded total) const {
+        rounded gap = 0, weight = 0, slope = 0;
+        for (int column = lane; column < classes; column += lanes) {
+            rounded excess, w = omega<rounded>(v[column], y[column], s, r, log_r, excess);
+            gap += excess;
+            weight += w;
+            slope += w / (1 + w);
+        }
+        gap = sum_of_lanes(gap, lanes);
+        weight = sum_of_lanes(weight, lanes);
+        slope = sum_of_lanes(slope, lanes);
+        return (gap + log1p(gap / total)) / ((1 + 1 / weight) * slope);
+    }
+};
+
+template <typename real> __device__ void prox(
+    real *z, const real *v, const real *y, const real *r_at, double r, whole n, int classes, int lanes, int rough_steps,
+    int steps
 ) {
     whole row = ((whole)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     bool inside = row < n;  // all lanes go on: they add up together
     if (!inside) row = n - 1;
-    real s = s_at[row], total = total_at[row], gap = 0, weight = 0, slope = 0;
-    for (int column = threadIdx.x % lanes; column < classes; column += lanes) {
-        whole at = row * classes + column;
-        real d = offset_at[at] + s, k = k_at[at], log_k = log_k_at[at], x = k + log_k - d;
-        real below = (x - 1) / 2 < x ? (x - 1) / 2 : x;
-        real t = (x > real(3.5) ? log(x) : below) - log_k;
-        for (int i = 0; i < INNER; i++) {
-            real e = expm1(t) * k;
-            t -= (e + t + d) / (e + k + 1);
-        }
-        real excess = k * expm1(t), w = excess + k;
-        if (!labelled_at[at]) excess = w;
-        if (inside) excess_at[at] = excess;
-        gap += excess;
-        weight += w;
-        slope += w / (1 + w);
+    Row<real> at = {v + row * classes, y + row * classes, classes, lanes, (int)(threadIdx.x % lanes)};
+    if (r_at) r = r_at[row];
+    double log_r = log(r), largest = at.v[0], sum = 0, total = 0;
+    for (int column = at.lane; column < classes; column += lanes) {
+        largest = fmax(largest, (double)at.v[column]);
+        total += at.y[column];
     }
-    gap = sum_of_lanes(gap, lanes);
-    weight = sum_of_lanes(weight, lanes);
-    slope = sum_of_lanes(slope, lanes);
-    real step = (gap + log1p(gap / total)) / ((1 + 1 / weight) * slope);
-    __syncwarp();  // every lane has read s
-    if (inside && threadIdx.x % lanes == 0) {
-        step_at[row] = step;
-        s_at[row] = s + step;
+    largest = largest_of_lanes(largest, lanes);
+    total = sum_of_lanes(total, lanes) / r;
+    for (int column = at.lane; column < classes; column += lanes) sum += exp(at.v[column] - largest);
+    double start = largest + log(sum_of_lanes(sum, lanes)), s = start;
+    float rough = start;
+    for (int i = 0; i < rough_steps; i++) rough += at.template step<float>(rough, r, log_r, total);
+    if (rough - rough == 0) s = rough;  // finite
+    for (int i = 1; i < steps; i++) s += at.template step<double>(s, r, log_r, total);
+    for (int column = at.lane; column < classes && inside; column += lanes) {
+        double excess;
+        omega<double>(at.v[column], at.y[column], s, r, log_r, excess);
+        z[row * classes + column] = at.v[column] - excess;
     }
 }
 
-#define NEWTON_STEP(name, real)                                                                                        \
-    extern "C" __global__ void name(                                                                                   \
-        real *excess, real *s, real *step, const real *offset, const real *k, const real *log_k, const bool *labelled, \
-        const real *total, whole n, whole classes, whole lanes                                                         \
-    ) {                                                                                                                \
-        newton<real>(excess, s, step, offset, k, log_k, labelled, total, n, (int)classes, (int)lanes);                 \
+#define SOFTMAX_PROX(name, real)                                                                                      \
+    extern "C" __global__ void name(                                                                                  \
+        real *z, const real *v, const real *y, const real *r_at, double r, whole n, whole classes, whole lanes,       \
+        whole rough_steps, whole steps                                                                                \
+    ) {                                                                                                               \
+        prox<real>(z, v, y, r_at, r, n, (int)classes, (int)lanes, (int)rough_steps, (int)steps);                      \
     }
 
-NEWTON_STEP(newton_step_float32, float)
-NEWTON_STEP(newton_step_float64, double)
+SOFTMAX_PROX(softmax_prox_float32, float)
+SOFTMAX_PROX(softmax_prox_float64, double)
