@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from dladmm.compute import kernels, product_kernels
+from dladmm.compute import kernels, narrow_kernels, number_kernels, product_kernels
 from dladmm.compute.gpu import code
 from dladmm.compute.gpu.code import FOLDER, GpuError, Kernel, Unit
 
@@ -29,20 +29,25 @@ def launch(kernel: Kernel, grid: tuple[int, int], *arguments: object) -> None:
 
 
 def all_kernels() -> list[Kernel]:
-    values = [value for module in (kernels, product_kernels) for value in vars(module).values()]
+    values = [
+        value for module in (kernels, number_kernels, product_kernels) for value in vars(module).values()
+    ]
     several = [each for value in values for each in (value.values() if isinstance(value, dict) else [value])]
-    return [each for each in several if isinstance(each, Kernel)]
+    return [each for each in (*several, *narrow_kernels.narrow(FEW)) if isinstance(each, Kernel)]
+
+
+FEW = 10
+"""Of the kernels that are compiled for a number of columns: any will do."""
 
 
 @cache
 def _library(unit: Unit) -> ctypes.CDLL:
     """Compiled once for all tests of a machine: into a folder that pytest keeps."""
-    source = "\n".join(
-        ["#include <algorithm>", (HERE / "cuda.h").read_text("utf-8"), *map(_text, unit.files)]
-    )
+    texts = [(HERE / "cuda.h").read_text("utf-8"), unit.defined, *map(_text, unit.files)]
+    source = "\n".join(["#include <algorithm>", *texts])
     source = source.replace(DYNAMIC, "unsigned char *memory = emulated::memory;")
     source = source.replace('extern "C" __global__', "static")  # libc has an ``advance`` of its own
-    names = {kernel.name for kernel in all_kernels() if kernel.unit is unit}
+    names = {kernel.name for kernel in all_kernels() if kernel.unit.files == unit.files}
     for name in sorted(names):
         source += (
             f'\nextern "C" int run_{name}(const char *packed, unsigned across, unsigned down, unsigned threads) '

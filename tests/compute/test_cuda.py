@@ -119,7 +119,7 @@ def test_kernels_are_made_before_a_run_needs_them(monkeypatch):
     from dladmm.compute import kernels, rehearsal
     from dladmm.compute.gpu import code
 
-    units = rehearsal.units(20_000 * 512, 10, product=True)
+    units = rehearsal.units(20_000 * 512, 10, 10, product=True)
     assert kernels.PASSES in units
     for unit in units:
         unit.load(torch.device("cuda"))

@@ -13,6 +13,7 @@ from dladmm.compute.gpu import code
 from dladmm.compute.gpu.code import FOLDER, GpuError, _packed
 from emulation import all_kernels
 
+UNITS = sorted({kernel.unit for kernel in all_kernels()}, key=lambda unit: unit.files)
 NVCC = shutil.which("nvcc")
 
 
@@ -82,11 +83,13 @@ def test_what_the_driver_says_is_an_error(monkeypatch):
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs CUDA's compiler")
-@pytest.mark.parametrize("files", sorted({kernel.unit.files for kernel in all_kernels()}))
-def test_code_for_hopper_gpus_keeps_its_registers(tmp_path, files):
+@pytest.mark.parametrize("unit", UNITS, ids=[unit.files[-1] for unit in UNITS])
+def test_code_for_hopper_gpus_keeps_its_registers(tmp_path, unit):
     """The emulation compiles the same files as C++, where another compiler reads them, without the tensor cores'."""
     source = tmp_path / "unit.cu"
-    source.write_text("".join((FOLDER / file).read_text("utf-8") for file in files), "utf-8")
+    source.write_text(
+        unit.defined + "".join((FOLDER / file).read_text("utf-8") for file in unit.files), "utf-8"
+    )
     given = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas", "-v", "-cubin"]
     done = subprocess.run(
         [NVCC, *given, "-o", str(tmp_path / "unit.cubin"), str(source)],

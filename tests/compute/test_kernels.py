@@ -12,7 +12,16 @@ import torch
 import emulation
 from dladmm.activations import get_activation
 from dladmm.blocks.max_pool import _solved
-from dladmm.compute import execution, hand_written, kernels, product_kernels, products, sparse
+from dladmm.compute import (
+    execution,
+    hand_written,
+    kernels,
+    narrow_kernels,
+    passes,
+    product_kernels,
+    products,
+    sparse,
+)
 from dladmm.compute.execution import Execution, Pass
 from dladmm.compute.gpu.code import FOLDER, Kernel
 from dladmm.compute.passes import (
@@ -28,7 +37,7 @@ from dladmm.compute.passes import (
 from dladmm.losses import cross_entropy
 from dladmm.losses.cross_entropy import _INNER_STEPS, softmax_prox
 from dladmm.network.input_dropout import InputDropout
-from dladmm.solvers import factor
+from dladmm.solvers import factor, least_squares, subproblems, weight_step
 from dladmm.solvers.factor import full_precision_gram
 from dladmm.solvers.step_along import _rises
 
@@ -215,6 +224,83 @@ def test_rises_of_a_search():
     torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-3)
 
 
+def numbers(*values, dtype=torch.float64):
+    return [torch.tensor(value, dtype=dtype, device=DEVICE) for value in values]
+
+
+def by_kernel_and_plain(run, *given, **constants):
+    found = run.kernel(*given, **constants)
+    assert found is not None
+    expected = run.function(*given, **constants)
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    for first, second in pairs:
+        assert first.shape == second.shape
+        torch.testing.assert_close(first, second, rtol=1e-13, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("start", [None, 1.0, 0.37])
+@pytest.mark.parametrize("squares", [(0.0, 0.0), (2.5, 0.3), (1e-12, 3e4), (4.0, 4.0), (math.nan, 1.0)])
+def test_numbers_of_majorised_steps(squares, start):
+    given = numbers(*squares)
+    by_kernel_and_plain(subproblems._majorised_numbers, *given, c=0.7, nu=0.02, start=start, growth=2.0)
+    given.append(torch.tensor(8.0, device=DEVICE))  # the power of a float32 heading
+    for power in (1.0, given[-1], given[-1].double()):
+        length = weight_step._majorised_length
+        by_kernel_and_plain(length, *given[:2], power, c=0.5, strength=0.03, start=start, growth=1.5)
+
+
+@pytest.mark.parametrize("slope", [0.0, 3.1, -0.2])
+@pytest.mark.parametrize("shifted", [0.0, 0.4])
+def test_numbers_of_solved_steps(slope, shifted):
+    for squared, moved in ((1.5, 2.0), (0.0, 0.0)):
+        given = numbers(squared, moved, slope, shifted)
+        by_kernel_and_plain(weight_step._solved_length, *given, c=0.5, strength=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_power_above(dtype):
+    for low, high in ((-3.0, 2.0), (0.0, 0.0), (-1.0, 1.0), (1e-30, 2e-30), (-1e-45, 0.0), (-1e38, 3e38)):
+        by_kernel_and_plain(passes._power_above, *numbers(low, high, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1, 10, 700])
+def test_the_mean_of_residuals(n, dtype):
+    sums = rows(n, 1)[:, 0].double()
+    for samples in (130, 17.5, *numbers(21.0)):
+        by_kernel_and_plain(least_squares._mean, sums, dtype=dtype, samples=samples, weight=0.3)
+
+
+def test_numbers_that_a_kernel_does_not_do_are_left_to_the_function():
+    number, single, several = *numbers(1.0), *numbers(1.0, dtype=torch.float32), rows(3, 1)[:, 0].double()
+    search = {"c": 1.0, "start": None, "growth": 2.0}
+    refused = (
+        kernels.majorised_numbers(several, several, nu=1.0, **search),
+        kernels.majorised_numbers(single, single, nu=1.0, **search),
+        kernels.majorised_length(number, number, 1.0, strength=number, **search),
+        kernels.majorised_length(number, number, several, strength=0.0, **search),
+        kernels.majorised_length(number, number, 2.0, strength=0.0, **search),
+        kernels.solved_length(number, number, single, number, c=1.0, strength=0.0),
+        kernels.power_above(single, number),
+        kernels.mean_shift(rows(3, 1)[:, 0], dtype=torch.float32, samples=3, weight=1.0),
+        kernels.mean_shift(rows(3, 2).double(), dtype=torch.float32, samples=3, weight=1.0),
+        kernels.mean_shift(several, dtype=torch.float16, samples=3, weight=1.0),
+        kernels.mean_shift(several, dtype=torch.float32, samples=several, weight=1.0),
+    )
+    assert refused == (None,) * len(refused)
+
+
+def test_numbers_are_one_launch_where_launches_are_recorded(monkeypatch):
+    calls, given = [], numbers(2.0, 3.0)
+    monkeypatch.setattr(subproblems._majorised_numbers, "kernel", lambda *_, **__: calls.append(1) or "done")
+    search = {"c": 1.0, "nu": 1.0, "start": None, "growth": 2.0}
+    recorded = replace(KERNELS, recorded=True)
+    assert subproblems._majorised_numbers(recorded, *given, **search) == "done"
+    for how in (KERNELS, replace(recorded, kernels=False)):
+        assert len(subproblems._majorised_numbers(how, *given, **search)) == 3
+    assert calls == [1]
+
+
 def test_inner_and_square():
     alike(both(inner_and_square, rows(), rows(seed=1), rows(seed=2), None), tolerance=0)
 
@@ -328,6 +414,82 @@ def test_products_of_rows(long_products, shape, start, positive):
     plain_largest, _ = product_errors(plain, given[0], *given[1:4])
     assert largest <= 2 * plain_largest + 4e-7
     assert mean <= 1.5e-7  # of positive numbers: tensor cores round 32 additions down
+
+
+@pytest.fixture
+def narrow_products(monkeypatch):
+    """Every product with a factor of few columns is large enough for its kernel."""
+    monkeypatch.setattr(products, "WORTH_A_NARROW_KERNEL", 0)
+    monkeypatch.setattr(products, "WIDE", 17)
+    monkeypatch.setattr(narrow_kernels, "BLOCKS", 20)
+
+
+@pytest.fixture
+def narrow_calls(monkeypatch):
+    """What the kernels for few columns answer."""
+    answers = []
+    for name in ("_few_by_hand", "_few_sums_by_hand"):
+        by_hand = getattr(products, name)
+        noted = lambda *given, by_hand=by_hand: answers.append(by_hand(*given)) or answers[-1]  # noqa: E731
+        monkeypatch.setattr(products, name, noted)
+    yield answers
+    assert answers
+    assert all(answer is not None for answer in answers)
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("start", [None, "row", "matrix"])
+@pytest.mark.parametrize("shape", [(130, 70, 3), (33, 64, 16), (130, 3, 1100), (41, 10, 70), (5, 1, 40)])
+def test_products_with_few_columns(narrow_products, narrow_calls, shape, start, by_columns):
+    m, k, n = shape
+    x, matrix = rows(m, k), rows(n, k, seed=1).T if by_columns else rows(k, n, seed=1)
+    first = {"row": rows(n, seed=2), "matrix": rows(m, n, seed=2), None: None}[start]
+    out = torch.full((m, n), torch.nan, device=DEVICE)
+    before = out._version
+    if start is None:
+        found, plain, scale = execution.times(x, matrix, out), torch.mm(x, matrix), 1.0
+    else:
+        found, scale = execution.plus_times(first, x, matrix, -0.7, out), -0.7
+        plain = torch.addmm(first, x, matrix, alpha=-0.7)
+    assert found is out
+    assert out._version > before
+    largest, _ = product_errors(found, first, x, matrix, scale)
+    plain_largest, _ = product_errors(plain, first, x, matrix, scale)
+    assert largest <= 2 * plain_largest + 4e-7
+
+
+@pytest.mark.parametrize("shape", [(130, 3, 1100), (41, 10, 70), (33, 16, 17)])
+def test_sums_of_few_columns(narrow_products, narrow_calls, shape):
+    n, few, width = shape
+    x, y = rows(n, few), rows(n, width, seed=1)
+    found = execution.times(x.T, y)
+    assert found.shape == (few, width)
+    largest, _ = product_errors(found, None, x.T, y, 1.0)
+    assert largest <= 1e-6
+
+
+def test_a_narrow_product_may_take_the_place_of_what_it_is_added_to(narrow_products, narrow_calls):
+    for k, n in ((70, 3), (3, 70)):
+        x, matrix, start = rows(130, k), rows(k, n, seed=1), rows(130, n, seed=2)
+        expected = start.double() + 3 * x.double() @ matrix.double()
+        torch.testing.assert_close(
+            execution.plus_times(start, x, matrix, 3.0, start).double(), expected, rtol=1e-4, atol=1e-4
+        )
+
+
+def test_narrow_products_that_are_left_to_torch(narrow_products):
+    x, few = rows(130, 70), rows(70, 3, seed=1)
+    assert products.by_hand(None, x, rows(70, 17), 1.0, None) is None, "too many columns"
+    assert products.by_hand(None, x[:, :10].contiguous(), few[:10], 1.0, None) is None, "none has many"
+    refused = (
+        narrow_kernels.few_rows_times(None, x.T.contiguous().T, few, 1.0, None),
+        narrow_kernels.few_rows_times(None, x.double(), few.double(), 1.0, None),
+        narrow_kernels.few_rows_times(None, x, few.clone().requires_grad_(), 1.0, None),
+        narrow_kernels.few_rows_times(rows(1, 3), x, few, 1.0, None),
+        narrow_kernels.few_over_rows(rows(3, 130).T, x),
+        narrow_kernels.few_over_rows(rows(130, 3), x.double()),
+    )
+    assert refused == (None,) * len(refused)
 
 
 def test_a_product_may_take_the_place_of_what_it_is_added_to(long_products):

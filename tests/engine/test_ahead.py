@@ -25,12 +25,12 @@ def asked(monkeypatch, loss="cross_entropy", widths=(6, 5, 4), n=50, **options):
     params = chain.initial_parameters(None, 1.0, dtype=torch.float32, device=torch.device("cpu"))
     chosen = make_options(**{"mode": "accelerated"} | options)
     make_kernels_ahead(chain, get_loss(loss), n, params, chosen, torch.device("cuda"))
-    return found[0][:3] if found else None
+    return found[0][:4] if found else None
 
 
 def test_what_is_made_follows_the_problem(monkeypatch):
-    assert asked(monkeypatch) == (250, 4, False)
-    assert asked(monkeypatch, loss="squared") == (250, 0, False)
+    assert asked(monkeypatch) == (250, 4, 0, False)
+    assert asked(monkeypatch, loss="squared") == (250, 0, 0, False)
     assert asked(monkeypatch, compile=True) is None
     assert asked(monkeypatch, mode="streaming") is None
 
@@ -38,12 +38,20 @@ def test_what_is_made_follows_the_problem(monkeypatch):
 def test_long_products_are_those_that_have_a_kernel(monkeypatch):
     monkeypatch.setattr(products, "LONG", 50 * 8 * 12)
     monkeypatch.setattr(products, "NARROW", 4)
-    assert asked(monkeypatch, widths=(8, 12, 4)) == (600, 4, True)
-    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32") == (600, 4, True)
+    assert asked(monkeypatch, widths=(8, 12, 4)) == (600, 4, 0, True)
+    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32") == (600, 4, 0, True)
     quadratic = {"w_solver": "quadratic", "a_solver": "quadratic"}
-    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32", **quadratic) == (600, 4, False)
-    assert asked(monkeypatch, widths=(8, 12, 4), n=49) == (588, 4, False)
-    assert asked(monkeypatch, widths=(9, 12, 3)) == (600, 3, True)
+    assert asked(monkeypatch, widths=(8, 12, 4), precision="tf32", **quadratic) == (600, 4, 0, False)
+    assert asked(monkeypatch, widths=(8, 12, 4), n=49) == (588, 4, 0, False)
+    assert asked(monkeypatch, widths=(9, 12, 3)) == (600, 3, 0, True)
+
+
+def test_narrow_products_are_those_of_the_last_layer(monkeypatch):
+    monkeypatch.setattr(products, "WORTH_A_NARROW_KERNEL", 50 * 70)
+    assert asked(monkeypatch, widths=(8, 70, 4)) == (3500, 4, 4, False)
+    assert asked(monkeypatch, widths=(8, 70, 17)) == (3500, 17, 0, False)
+    assert asked(monkeypatch, widths=(70, 4, 4)) == (200, 4, 0, False)
+    assert asked(monkeypatch, widths=(8, 70, 4), n=49) == (3430, 4, 0, False)
 
 
 @pytest.mark.filterwarnings("ignore:Stopped after max_iter")
@@ -80,7 +88,7 @@ def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
     monkeypatch.setattr(hand_written, "import_module", lambda name: 1 / 0)
     hand_written._make_ahead.cache_clear()
     for _ in range(2):  # another run of this size finds them
-        hand_written.make_ahead(10, 3, product=True, device=torch.device("cpu"))
+        hand_written.make_ahead(10, 3, 0, product=True, device=torch.device("cpu"))
     assert len(hand_written._rehearsals) == 1
     hand_written.wait_for_rehearsals()
     assert hand_written._rehearsals == []
@@ -89,9 +97,10 @@ def test_a_rehearsal_that_fails_is_left_to_the_calls(monkeypatch):
 @pytest.mark.parametrize(
     ("asked_for", "made"),
     [
-        ((0, 0, False), []),
-        ((1 << 18, 0, False), ["passes.cu"]),
-        ((0, 10, True), ["product.cu", "split.cu", "softmax.cu"]),
+        ((0, 0, 0, False), []),
+        ((1 << 18, 0, 0, False), ["passes.cu", "numbers.cu"]),
+        ((0, 0, 3, False), ["narrow.cu"]),
+        ((0, 10, 0, True), ["product.cu", "split.cu", "softmax.cu"]),
     ],
 )
 def test_what_a_run_needs_is_made_and_nothing_else(monkeypatch, asked_for, made):

@@ -276,18 +276,22 @@ class Numbers:
     Called as ``run(how, first, ...)``. Elsewhere it is called as it is: numbers of the host may change each time.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], kernel: str) -> None:
         update_wrapper(self, function)
-        self.function = function
+        self.function, self.kernel = function, HandWritten(kernel)
 
     def __call__(self, how: Execution, first: Tensor, *others: Any, **constants: Any) -> Any:
-        call = compiled(self.function) if how.never_waits(first) and how.compiled else self.function
-        return call(first, *others, **constants)
+        if how.never_waits(first) and how.compiled:
+            return compiled(self.function)(first, *others, **constants)
+        done = None
+        if how.never_waits(first) and how.kernels:
+            done = self.kernel(first, *others, **constants)
+        return self.function(first, *others, **constants) if done is None else done
 
 
-def one_launch(function: Callable[..., Any]) -> Numbers:
-    """Decorator: makes :class:`Numbers` of a function."""
-    return Numbers(function)
+def one_launch(kernel: str) -> Callable[[Callable[..., Any]], Numbers]:
+    """Decorator: makes :class:`Numbers` of a function; ``kernel`` does the same by hand."""
+    return lambda function: Numbers(function, kernel)
 
 
 def nothing(x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dladmm.compute.gpu.code import available
 
@@ -28,7 +27,7 @@ class HandWritten:
     def __init__(self, name: str) -> None:
         self.name, self._can_be_made = name, True
 
-    def __call__(self, *args: Any, **constants: Any) -> Tensor | None:
+    def __call__(self, *args: Any, **constants: Any) -> Any | None:
         wait_for_rehearsals()
         kernel = _kernel(self.name) if self._can_be_made else None
         try:
@@ -42,7 +41,7 @@ class HandWritten:
 
 
 @cache
-def _kernel(name: str) -> Callable[..., Tensor | None] | None:
+def _kernel(name: str) -> Callable[..., Any | None] | None:
     """None where CUDA code cannot be compiled."""
     if not available():
         return None
@@ -52,7 +51,7 @@ def _kernel(name: str) -> Callable[..., Tensor | None] | None:
 _rehearsals: list[threading.Thread] = []
 
 
-def make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
+def make_ahead(entries: int, classes: int, few: int, product: bool, device: torch.device) -> None:
     """Let the kernels that a run will need be made by threads meanwhile, once (:mod:`dladmm.compute.rehearsal`).
 
     Parameters
@@ -61,20 +60,22 @@ def make_ahead(entries: int, classes: int, product: bool, device: torch.device) 
         Of the run's largest variable.
     classes : int
         Of a softmax, or 0.
+    few : int
+        Columns of products that are narrow, or 0.
     product : bool
         Whether rows are multiplied with matrices large enough for a kernel of their own.
     device : torch.device
         A GPU.
     """
     index = torch.cuda.current_device() if device.index is None and device.type == "cuda" else device.index
-    _make_ahead(entries, classes, product, torch.device(device.type, index))
+    _make_ahead(entries, classes, few, product, torch.device(device.type, index))
 
 
 @cache
-def _make_ahead(entries: int, classes: int, product: bool, device: torch.device) -> None:
+def _make_ahead(entries: int, classes: int, few: int, product: bool, device: torch.device) -> None:
     def rehearse() -> None:
         try:
-            import_module("dladmm.compute.rehearsal").rehearse(entries, classes, product, device)
+            import_module("dladmm.compute.rehearsal").rehearse(entries, classes, few, product, device)
         except Exception as error:  # the call that needs a kernel says so, and does without it
             logger.debug("kernels could not be made ahead: %s", error)
 

@@ -16,6 +16,14 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.gpu.code import Unit
+from dladmm.compute.narrow_kernels import few_over_rows, few_rows_times
+from dladmm.compute.number_kernels import (
+    majorised_length,
+    majorised_numbers,
+    mean_shift,
+    power_above,
+    solved_length,
+)
 from dladmm.compute.product_kernels import row_sums, rows_times, sums_over_rows
 
 THREADS, WARP = 256, 32
@@ -272,7 +280,7 @@ def _nothing(x: Tensor) -> Tensor:
 _ZEROS: dict[torch.device, Tensor] = {}
 
 
-KERNELS: dict[str, Callable[..., Tensor | None]] = {
+KERNELS: dict[str, Callable[..., Any | None]] = {
     "advance": advance,
     "descend": descend,
     "solve_entries": solve_entries,
@@ -287,4 +295,11 @@ KERNELS: dict[str, Callable[..., Tensor | None]] = {
     "row_sums": row_sums,
     "rows_times": rows_times,
     "sums_over_rows": sums_over_rows,
+    "few_rows_times": few_rows_times,
+    "few_over_rows": few_over_rows,
+    "majorised_numbers": majorised_numbers,
+    "majorised_length": majorised_length,
+    "solved_length": solved_length,
+    "power_above": power_above,
+    "mean_shift": mean_shift,
 }

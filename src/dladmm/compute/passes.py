@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dladmm.compute.execution import EAGER, Execution, nothing, on_gpu, one_pass
+from dladmm.compute.execution import EAGER, Execution, nothing, on_gpu, one_launch, one_pass
 
 
 def row_squared_norms(x: Tensor) -> Tensor:
@@ -29,21 +29,27 @@ def squared_norm(x: Tensor, rows: Tensor | None = None) -> Tensor:
     return norms.sum() if rows is None else norms @ rows[:, 0].double()
 
 
-def unit(x: Tensor) -> tuple[Tensor, Tensor]:
+def unit(x: Tensor, how: Execution = EAGER) -> tuple[Tensor, Tensor]:
     """``x`` as a power of two times what has entries up to 1, and that power: exact, and products stay in the numbers.
 
     A gradient of 1e-20 or 1e+20 is no error, but the square of its product with the data is no float32 any more.
     """
-    power = _power(x)
+    power = _power(x, how)
     return x / power, power
 
 
-def _power(x: Tensor) -> Tensor:
+def _power(x: Tensor, how: Execution = EAGER) -> Tensor:
     """The power of two just above the largest entry."""
     # |x| would be a tensor of its own, in fresh pages of memory
-    low, high = x.aminmax()
+    power: Tensor = _power_above(how, *x.aminmax())
+    return power
+
+
+@one_launch("power_above")
+def _power_above(low: Tensor, high: Tensor) -> Tensor:
+    """Of the smallest and the largest entry."""
     exponent = torch.frexp(torch.maximum(-low, high)).exponent.clamp(-120, 120)
-    return torch.ldexp(x.new_ones(()), exponent)
+    return torch.ldexp(low.new_ones(()), exponent)
 
 
 def ranged_squared_norm(x: Tensor) -> Tensor:

@@ -15,16 +15,18 @@ import torch
 
 from dladmm.compute.gpu.code import Unit
 from dladmm.compute.kernels import PASSES, SOFTMAX, WORTH_A_KERNEL
+from dladmm.compute.narrow_kernels import narrow
+from dladmm.compute.number_kernels import NUMBERS
 from dladmm.compute.product_kernels import PRODUCT, SPLIT
 
 
-def rehearse(entries: int, classes: int, product: bool, device: torch.device) -> None:
+def rehearse(entries: int, classes: int, few: int, product: bool, device: torch.device) -> None:
     """Make the kernels of an MLP with so many entries of a variable; ``product`` says whether its products are long.
 
-    ``classes`` are those of a softmax, or 0.
+    ``classes`` are those of a softmax, ``few`` the columns of narrow products; 0 is none.
     """
     work: list[Callable[[], object]] = [
-        partial(unit.load, device) for unit in units(entries, classes, product)
+        partial(unit.load, device) for unit in units(entries, classes, few, product)
     ]
     if not work:
         return
@@ -33,10 +35,11 @@ def rehearse(entries: int, classes: int, product: bool, device: torch.device) ->
         list(threads.map(partial(_on, device), work))
 
 
-def units(entries: int, classes: int, product: bool) -> list[Unit]:
+def units(entries: int, classes: int, few: int, product: bool) -> list[Unit]:
     """What is to be compiled, the slowest first."""
     found = [PRODUCT, SPLIT] if product else []
-    found += [PASSES] if entries >= WORTH_A_KERNEL else []
+    found += [PASSES, NUMBERS] if entries >= WORTH_A_KERNEL else []
+    found += [narrow(few).unit] if few else []
     return found + ([SOFTMAX] if classes else [])
 
 

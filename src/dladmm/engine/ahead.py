@@ -8,7 +8,7 @@ import torch
 
 from dladmm.blocks import Params
 from dladmm.compute.hand_written import make_ahead
-from dladmm.compute.products import worth_a_kernel
+from dladmm.compute.products import worth_a_kernel, worth_a_narrow_kernel
 from dladmm.engine.options import TrainOptions
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
@@ -34,4 +34,6 @@ def make_kernels_ahead(
     solvers = options.subproblems.w_solver, options.subproblems.a_solver
     own = options.precision == "float32" or "exact" in solvers  # Gram matrices are float32 in any precision
     product = own and any(len(shape) == 2 and worth_a_kernel(n_rows, *shape) for shape in shapes)
-    make_ahead(entries, softmax or 0, product, device)
+    last = next((shape for shape in reversed(shapes) if len(shape) == 2), (0, 0))
+    few = min(last) if worth_a_narrow_kernel(n_rows, *last) else 0
+    make_ahead(entries, softmax or 0, few, product, device)

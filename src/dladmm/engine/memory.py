@@ -163,7 +163,11 @@ class Needs:
         inputs = [block.n_in for block in later]
         # What convergent mode leaves for the next sweep has memory of its own (``UpdatePlan.offsets_last``)
         lasts = self.options.mode == "convergent" and self.at_once is None
-        widths = [sum({block.n_out for block in affine}), sum(set(moved)), sum(inputs if lasts else set(inputs))]
+        widths = [
+            sum({block.n_out for block in affine}),
+            sum(set(moved)),
+            sum(inputs if lasts else set(inputs)),
+        ]
         widths += [sum(set(inputs))] if solver.a_solver == "exact" else []
         return self._rows * sum(widths)
 

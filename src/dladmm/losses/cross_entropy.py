@@ -133,7 +133,7 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, how: Execution = EAGER
     rough_steps = next(steps for bound, steps in _FLOAT32_STEPS if smallest_r >= bound)
     steps = _FLOAT64_STEPS.get(v.dtype, 2)
     if how.kernels and not how.compiles(v) and how.avoids_waiting(v):
-        done = _prox_by_hand(v, y, r, rough_steps, steps)
+        done: Tensor | None = _prox_by_hand(v, y, r, rough_steps, steps)
         if done is not None:
             return done
     v, y = v.double(), y.double()

@@ -138,7 +138,7 @@ def _penalised_mean_b(
     return shift, Step("b", squared, torch.ones_like(squared) * (curvature / 2))
 
 
-@one_launch
+@one_launch("mean_shift")
 def _mean(
     sums: Tensor, *, dtype: torch.dtype, samples: float | Tensor, weight: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -254,7 +254,8 @@ def majorised_length(
     if d_squared.ndim > 0 and work.counts is not None:
         d_squared, moved_squared = d_squared * work.counts[:, 0], moved_squared * work.counts[:, 0]
     if not work.options.tau_per_sample:
-        d_squared, moved_squared = work.total(d_squared.sum(), moved_squared.sum())
+        both = (d_squared, moved_squared)
+        d_squared, moved_squared = work.total(*(each.sum() if each.ndim else each for each in both))
     length, squared, rate = _majorised_numbers(
         work.how,
         d_squared,
@@ -267,7 +268,7 @@ def majorised_length(
     return length, Step("a", squared, rate, own=work.options.tau_per_sample)
 
 
-@one_launch
+@one_launch("majorised_numbers")
 def _majorised_numbers(
     d_squared: Tensor, moved_squared: Tensor, *, c: float, nu: float, start: float | None, growth: float
 ) -> tuple[Tensor, Tensor, Tensor]:

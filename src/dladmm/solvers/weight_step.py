@@ -101,7 +101,7 @@ def step_W(params: Params, d: Tensor, A: Operator, penalty: Regularizer, work: W
         exact = work.options.w_solver == "exact"
         return (_exact_proximal_W if exact else _majorised_proximal_W)(params, d, A, penalty, work)
     d = plus_penalty(d, grouped(W, A), penalty.quadratic, A.weight)
-    heading, power = unit(direction_W(d, A, penalty, work))
+    heading, power = unit(direction_W(d, A, penalty, work), work.how)
     products = A.products(heading.to(W.dtype).reshape(W.shape))
     multiple, step = length_W(d, heading, A.squared(products), A, penalty, work, power)
     work.move(W, (heading * multiple).to(W.dtype).reshape(W.shape))
@@ -169,7 +169,7 @@ def length_W(
     return multiple, Step("W", length, rate)
 
 
-@one_launch
+@one_launch("majorised_length")
 def _majorised_length(
     squared: Tensor,
     moved_squared: Tensor,
@@ -186,7 +186,7 @@ def _majorised_length(
     return multiple, squared * multiple.square(), (alpha + strength) / 2
 
 
-@one_launch
+@one_launch("solved_length")
 def _solved_length(
     squared: Tensor,
     moved_squared: Tensor,

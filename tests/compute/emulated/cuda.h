@@ -27,9 +27,13 @@ inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 inline int __float_as_int(float x) { int bits; memcpy(&bits, &x, 4); return bits; }
 inline float __int_as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
+using std::ceil;
 using std::expm1;
+using std::frexp;
+using std::ldexp;
 using std::log;
 using std::log1p;
+using std::pow;
 
 struct Dim { unsigned x = 0, y = 0; };
 

@@ -36,15 +36,20 @@ class GpuError(RuntimeError):
 
 
 class Unit:
-    """Files that are compiled together, the kernels in it by name, for each device."""
+    """Files that are compiled together for such ``numbers``, the kernels in it by name, for each device."""
 
-    def __init__(self, *files: str) -> None:
-        self.files = files
+    def __init__(self, *files: str, **numbers: int) -> None:
+        self.files, self.numbers = files, numbers
         self._modules: dict[int, ctypes.c_void_p] = {}
         self._lock = threading.Lock()
 
     def kernel(self, name: str, threads: int, shared: int = 0) -> Kernel:
         return Kernel(self, name, threads, shared)
+
+    @property
+    def defined(self) -> str:
+        """The numbers, before the text of the files."""
+        return "".join(f"#define {name} {number}\n" for name, number in self.numbers.items())
 
     def load(self, device: torch.device) -> ctypes.c_void_p:
         """Compiled at the first call; other threads that need it wait."""
@@ -52,11 +57,15 @@ class Unit:
         with self._lock:
             if index not in self._modules:
                 module = ctypes.c_void_p()
-                code = _compiled("".join((FOLDER / file).read_text("utf-8") for file in self.files), index)
+                code = _compiled(self.defined + "".join(map(_text, self.files)), index)
                 with _context(index):
                     _check(_libraries().driver.cuModuleLoadData(ctypes.byref(module), code))
                 self._modules[index] = module
             return self._modules[index]
+
+
+def _text(file: str) -> str:
+    return (FOLDER / file).read_text("utf-8")
 
 
 class Kernel:
