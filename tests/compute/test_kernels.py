@@ -439,7 +439,7 @@ def narrow_calls(monkeypatch):
 
 @pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("start", [None, "row", "matrix"])
-@pytest.mark.parametrize("shape", [(130, 70, 3), (33, 64, 16), (130, 3, 1100), (41, 10, 70), (5, 1, 40)])
+@pytest.mark.parametrize("shape", [(130, 72, 3), (33, 64, 16), (130, 3, 1100), (41, 10, 72), (5, 1, 40)])
 def test_products_with_few_columns(narrow_products, narrow_calls, shape, start, by_columns):
     m, k, n = shape
     x, matrix = rows(m, k), rows(n, k, seed=1).T if by_columns else rows(k, n, seed=1)
@@ -458,7 +458,7 @@ def test_products_with_few_columns(narrow_products, narrow_calls, shape, start, 
     assert largest <= 2 * plain_largest + 4e-7
 
 
-@pytest.mark.parametrize("shape", [(130, 3, 1100), (41, 10, 70), (33, 16, 17)])
+@pytest.mark.parametrize("shape", [(130, 3, 1100), (41, 10, 72), (33, 16, 20)])
 def test_sums_of_few_columns(narrow_products, narrow_calls, shape):
     n, few, width = shape
     x, y = rows(n, few), rows(n, width, seed=1)
@@ -469,7 +469,7 @@ def test_sums_of_few_columns(narrow_products, narrow_calls, shape):
 
 
 def test_a_narrow_product_may_take_the_place_of_what_it_is_added_to(narrow_products, narrow_calls):
-    for k, n in ((70, 3), (3, 70)):
+    for k, n in ((72, 3), (3, 72)):
         x, matrix, start = rows(130, k), rows(k, n, seed=1), rows(130, n, seed=2)
         expected = start.double() + 3 * x.double() @ matrix.double()
         torch.testing.assert_close(
@@ -478,8 +478,8 @@ def test_a_narrow_product_may_take_the_place_of_what_it_is_added_to(narrow_produ
 
 
 def test_narrow_products_that_are_left_to_torch(narrow_products):
-    x, few = rows(130, 70), rows(70, 3, seed=1)
-    assert products.by_hand(None, x, rows(70, 17), 1.0, None) is None, "too many columns"
+    x, few = rows(130, 72), rows(72, 3, seed=1)
+    assert products.by_hand(None, x, rows(72, 17), 1.0, None) is None, "too many columns"
     assert products.by_hand(None, x[:, :10].contiguous(), few[:10], 1.0, None) is None, "none has many"
     refused = (
         narrow_kernels.few_rows_times(None, x.T.contiguous().T, few, 1.0, None),
@@ -488,6 +488,10 @@ def test_narrow_products_that_are_left_to_torch(narrow_products):
         narrow_kernels.few_rows_times(rows(1, 3), x, few, 1.0, None),
         narrow_kernels.few_over_rows(rows(3, 130).T, x),
         narrow_kernels.few_over_rows(rows(130, 3), x.double()),
+        narrow_kernels.few_rows_times(None, x[:, :70].contiguous(), few[:70], 1.0, None),  # not in fours
+        narrow_kernels.few_rows_times(None, rows(130, 3), rows(3, 70), 1.0, None),
+        narrow_kernels.few_over_rows(rows(130, 3), x[:, :70].contiguous()),
+        narrow_kernels.few_over_rows(rows(130, 3), rows(130 * 72 + 1, 1)[1:].reshape(130, 72)),
     )
     assert refused == (None,) * len(refused)
 

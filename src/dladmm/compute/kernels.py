@@ -107,7 +107,7 @@ def descend(
     far = by_row if step is None else step
     if far is None or (counts is not None and measured) or not _plain(x, d, other, residual, far):
         return None
-    compared, grid = other is not None, _summing_grid(x)
+    compared, grid = other is not None, _grid(x)
     sums = _partial(x, grid)
     _descend(
         grid,
@@ -132,7 +132,7 @@ def solve_entries(
     """:func:`dladmm.compute.passes.solve_entries`, of a relu."""
     if activation.name != "relu" or counts is not None or not _plain(z, f, m, a, residual, offset):
         return None
-    grid = _summing_grid(z)
+    grid = _grid(z)
     sums = _partial(z, grid)
     _relu_entries(
         grid,

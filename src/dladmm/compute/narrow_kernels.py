@@ -15,11 +15,11 @@ from torch import Tensor
 from dladmm.compute.gpu.code import Kernel, Unit
 from dladmm.compute.products import FEW
 
-THREADS, WARP, EACH, TOGETHER = 256, 32, 4, 4
-"""Of gpu/narrow.cu: of a block and of those in step, wide columns of a thread, rows that a warp takes at once."""
+THREADS, LANES, TOGETHER, SUMS = 256, 8, 2, 32
+"""Of gpu/narrow.cu: of a block, those that work on some rows, how many, and numbers that a block adds up."""
 
-BLOCKS = 1 << 9
-"""Parts of the rows, of which each processor takes some at a time."""
+BLOCKS = 3 * 132
+"""Parts of the rows at most: what the processors of an H200 take at a time."""
 
 
 class Narrow(NamedTuple):
@@ -29,12 +29,13 @@ class Narrow(NamedTuple):
     rows_to_few: Kernel
     few_to_rows: Kernel
     few_over_rows: Kernel
+    add_parts: Kernel
 
 
 @cache
 def narrow(few: int) -> Narrow:
     unit = Unit("narrow.cu", COLUMNS=few)
-    names = ("rows_to_few", "few_to_rows", "few_over_rows")
+    names = ("rows_to_few", "few_to_rows", "few_over_rows", "add_parts")
     return Narrow(unit, *(unit.kernel(name, THREADS) for name in names))
 
 
@@ -44,37 +45,41 @@ def few_rows_times(
     """``start + scale rows matrix``, :func:`dladmm.compute.products.by_hand`, of few rows or few columns."""
     given = [x for x in (start, rows, out) if x is not None]
     (m, k), n = rows.shape, matrix.shape[1]
-    if (
-        not _suits(*given, matrix)
-        or not all(x.is_contiguous() for x in given)
-        or (start is not None and start.shape not in ((n,), (m, n)))
-    ):
+    if not _suits(*given, matrix) or (start is not None and start.shape not in ((n,), (m, n))):
         return None
-    made = rows.new_empty(m, n) if out is None else out
+    made, to_few = rows.new_empty(m, n) if out is None else out, n <= FEW
+    w = (matrix.T if to_few else matrix).contiguous()
+    if not (_in_fours(rows, w) if to_few else _in_fours(made, w, *given[: start is not None])):
+        return None
     between = 0 if start is None or start.ndim == 1 else n
-    shared = (rows, matrix, start, m, max(k, n), *matrix.stride(), between, start is not None, float(scale))
-    if n <= FEW:
-        narrow(n).rows_to_few((-(-m // (THREADS // WARP * TOGETHER)), 1), made, *shared)
+    if to_few:
+        grid = -(-m // (THREADS // LANES * TOGETHER)), 1
+        narrow(n).rows_to_few(grid, made, rows, w, start, m, k // 4, between, start is not None, float(scale))
     else:
         blocks, each = _shares(m)
-        narrow(k).few_to_rows((_strips(n), blocks), made, *shared, each)
+        narrow(k).few_to_rows(
+            (_strips(n), blocks),
+            made, rows, w, start, m, n // 4, between // 4, start is not None, float(scale), each,
+        )  # fmt: skip
     return made
 
 
 def few_over_rows(x: Tensor, y: Tensor) -> Tensor | None:
     """``x^T y``, :func:`dladmm.compute.products.sums_over_rows`, of few columns of x; in float64, as sums of parts."""
-    if not (_suits(x, y) and x.is_contiguous() and y.is_contiguous()):
+    if not (_suits(x, y) and y.is_contiguous() and _in_fours(y)):
         return None
     few, width = x.shape[1], y.shape[1]
     blocks, each = _shares(len(x))
-    sums = x.new_empty(blocks, few, width)
-    narrow(few).few_over_rows((_strips(width), blocks), sums, x, y, len(x), width, each)
-    return sums.sum(0, dtype=torch.float64)
+    parts, sums = x.new_empty(blocks, few, width), x.new_empty(few, width, dtype=torch.float64)
+    own = narrow(few)
+    own.few_over_rows((_strips(width), blocks), parts, x, y, len(x), width // 4, each)
+    own.add_parts((-(-few * width // SUMS), 1), parts, sums, few * width, blocks)
+    return sums
 
 
 def _strips(width: int) -> int:
     """Blocks of threads beside each other."""
-    return -(-width // (THREADS * EACH))
+    return -(-width // (4 * THREADS))
 
 
 def _shares(n_rows: int) -> tuple[int, int]:
@@ -84,6 +89,12 @@ def _shares(n_rows: int) -> tuple[int, int]:
 
 
 def _suits(*factors: Tensor) -> bool:
-    return all(
+    """Whether all but the last, of which a copy can be made, are as the kernels read them."""
+    return all(x.is_contiguous() for x in factors[:-1]) and all(
         x.dtype == torch.float32 and not (x.requires_grad and torch.is_grad_enabled()) for x in factors
     )
+
+
+def _in_fours(*wide: Tensor) -> bool:
+    """Whether rows can be read four numbers at a time."""
+    return all(x.shape[-1] % 4 == 0 and x.data_ptr() % 16 == 0 for x in wide)

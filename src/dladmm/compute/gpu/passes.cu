@@ -1,5 +1,5 @@
-// The passes of dladmm/compute/kernels.py: a block of threads works on ENTRIES entries at a time. Where it leaves a sum
-// it takes several such parts, so that few sums are left.
+// The passes of dladmm/compute/kernels.py: a block of threads works on ENTRIES entries at a time. Where it writes nothing
+// but a sum it takes several such parts, so that few sums are left; passes that write are slower that way.
 //
 // A thread reads all that it needs before it writes, so that many reads are on their way at once. What a pass does
 // only at times is said by numbers. Every argument takes 8 bytes: dladmm/compute/gpu/code.py packs them.
@@ -78,60 +78,53 @@ extern "C" __global__ void descend(
     float *x_at, const float *d_at, const float *other_at, float *residual_at, const float *step_at, double *sums_at,
     whole n, whole row, whole by_row, whole compares, whole leaves
 ) {
-    double sum = 0;
+    whole first = first_entry();
+    float x[EACH], d[EACH], other[EACH], sum = 0;
+    read(x, x_at, first, n);
+    read(d, d_at, first, n);
+    if (compares) read(other, other_at, first, n);
     bool narrow = n < (1LL << 31);
-    for (whole first = first_entry(); first < n; first += stride()) {
-        float x[EACH], d[EACH], other[EACH], square = 0;
-        read(x, x_at, first, n);
-        read(d, d_at, first, n);
-        if (compares) read(other, other_at, first, n);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            whole at = first + i * THREADS;
-            if (at < n) x[i] -= d[i] * step_at[!by_row ? 0 : narrow ? (whole)((unsigned)at / (unsigned)row) : at / row];
-        }
-        write(x_at, x, first, n);
-        if (!compares) continue;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            x[i] -= other[i];
-            square += x[i] * x[i];
-        }
-        if (leaves) write(residual_at, x, first, n);
-        sum += square;
+    for (int i = 0; i < EACH; i++) {
+        whole at = first + i * THREADS;
+        if (at < n) x[i] -= d[i] * step_at[!by_row ? 0 : narrow ? (whole)((unsigned)at / (unsigned)row) : at / row];
     }
-    sum = sum_of_block(sum);
-    if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
+    write(x_at, x, first, n);
+    if (!compares) return;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        x[i] -= other[i];
+        sum += x[i] * x[i];
+    }
+    if (leaves) write(residual_at, x, first, n);
+    double total = sum_of_block(sum);
+    if (threadIdx.x == 0) sums_at[blockIdx.x] = total;
 }
 
 extern "C" __global__ void relu_entries(
     float *z_at, float *f_at, const float *m_at, const float *a_at, float *residual_at, float *offset_at,
     double *sums_at, whole n, double weight, double slope, whole writes, whole leaves, whole offsets
 ) {
-    float w = weight, s = slope;
-    double sum = 0;
-    for (whole first = first_entry(); first < n; first += stride()) {
-        float m[EACH], a[EACH], z[EACH], f[EACH], square = 0;
-        read(m, m_at, first, n);
-        read(a, a_at, first, n);
+    whole first = first_entry();
+    float m[EACH], a[EACH], z[EACH], f[EACH], w = weight, s = slope, sum = 0;
+    read(m, m_at, first, n);
+    read(a, a_at, first, n);
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            bool above = fmaxf(a[i], 0.f) * s + m[i] > 0;
-            z[i] = above ? fmaxf((m[i] + w * a[i]) / (1 + w), 0.f) : m[i];
-            z[i] = a[i] != a[i] ? a[i] : z[i];
-            f[i] = nan_max(z[i], 0.f);
-            a[i] -= f[i];
-            m[i] -= z[i];
-            square += m[i] * m[i];
-        }
-        write(z_at, z, first, n);
-        if (writes) write(f_at, f, first, n);
-        if (offsets) write(offset_at, a, first, n);
-        if (leaves) write(residual_at, m, first, n);
-        sum += square;
+    for (int i = 0; i < EACH; i++) {
+        bool above = fmaxf(a[i], 0.f) * s + m[i] > 0;
+        z[i] = above ? fmaxf((m[i] + w * a[i]) / (1 + w), 0.f) : m[i];
+        z[i] = a[i] != a[i] ? a[i] : z[i];
+        f[i] = nan_max(z[i], 0.f);
+        a[i] -= f[i];
+        m[i] -= z[i];
+        sum += m[i] * m[i];
     }
-    sum = sum_of_block(sum);
-    if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
+    write(z_at, z, first, n);
+    if (writes) write(f_at, f, first, n);
+    if (offsets) write(offset_at, a, first, n);
+    if (leaves) write(residual_at, m, first, n);
+    double total = sum_of_block(sum);
+    if (threadIdx.x == 0) sums_at[blockIdx.x] = total;
 }
 
 extern "C" __global__ void inner(

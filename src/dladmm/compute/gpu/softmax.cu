@@ -3,7 +3,8 @@
 
 typedef long long whole;
 
-constexpr int INNER = 4;  // Newton steps for each class, as losses.cross_entropy has them
+constexpr int INNER = 4;      // Newton steps for each class, as losses.cross_entropy has them
+constexpr int FROM_ROUGH = 2;  // those in float64 from the root in float32, each of which doubles the digits
 
 template <typename real> __device__ real sum_of_lanes(real x, int lanes) {
     for (int apart = lanes / 2; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
@@ -15,20 +16,49 @@ __device__ double largest_of_lanes(double x, int lanes) {
     return x;
 }
 
-// w - y/r at s, and w itself (its return value): the root t of k expm1(t) + t + d, from above
-template <typename real> __device__ real omega(real v, real y, real s, real r, real log_r, real &excess) {
-    bool labelled = y > real(1e-30);
-    real log_y = labelled ? log(y) : 0, k = labelled ? y / r : 1, log_k = labelled ? log_y - log_r : 0;
-    real d = (labelled ? log_y : 1 + log_r) - v + s, x = k + log_k - d;
-    real below = (x - 1) / 2 < x ? (x - 1) / 2 : x;
-    real t = (x > real(3.5) ? log(x) : below) - log_k;
-    for (int i = 0; i < INNER; i++) {
-        real e = expm1(t) * k;
-        t -= (e + t + d) / (e + k + 1);
+// What is sought of a class at s: the root t of k expm1(t) + t + d
+template <typename real> struct Class {
+    bool labelled;
+    real k, log_k, d;
+
+    __device__ Class(real v, real y, real s, real r, real log_r) {
+        labelled = y > real(1e-30);
+        real log_y = labelled ? log(y) : 0;
+        k = labelled ? y / r : 1;
+        log_k = labelled ? log_y - log_r : 0;
+        d = (labelled ? log_y : 1 + log_r) - v + s;
     }
-    excess = k * expm1(t);
-    real w = excess + k;
-    if (!labelled) excess = w;
+
+    __device__ real above() const {
+        real x = k + log_k - d, below = (x - 1) / 2 < x ? (x - 1) / 2 : x;
+        return (x > real(3.5) ? log(x) : below) - log_k;
+    }
+
+    __device__ real root(real t, int steps) const {
+        for (int i = 0; i < steps; i++) {
+            real e = expm1(t) * k;
+            t -= (e + t + d) / (e + k + 1);
+        }
+        return t;
+    }
+};
+
+template <typename real> __device__ bool finite(real x) { return x - x == 0; }
+
+__device__ float root(const Class<float> &at, float, float, float, float, float) { return at.root(at.above(), INNER); }
+
+__device__ double root(const Class<double> &at, float v, float y, float s, float r, float log_r) {
+    Class<float> rounded(v, y, s, r, log_r);
+    float rough = root(rounded, v, y, s, r, log_r);
+    return finite(rough) ? at.root(rough, FROM_ROUGH) : at.root(at.above(), INNER);
+}
+
+// w - y/r at s, and w itself (its return value)
+template <typename real> __device__ real omega(real v, real y, real s, real r, real log_r, real &excess) {
+    Class<real> at(v, y, s, r, log_r);
+    excess = at.k * expm1(root(at, v, y, s, r, log_r));
+    real w = excess + at.k;
+    if (!at.labelled) excess = w;
     return w;
 }
 
@@ -72,7 +102,7 @@ template <typename real> __device__ void prox(
     double start = largest + log(sum_of_lanes(sum, lanes)), s = start;
     float rough = start;
     for (int i = 0; i < rough_steps; i++) rough += at.template step<float>(rough, r, log_r, total);
-    if (rough - rough == 0) s = rough;  // finite
+    if (finite(rough)) s = rough;
     for (int i = 1; i < steps; i++) s += at.template step<double>(s, r, log_r, total);
     for (int column = at.lane; column < classes && inside; column += lanes) {
         double excess;
