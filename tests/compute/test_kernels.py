@@ -421,7 +421,8 @@ def narrow_products(monkeypatch):
     """Every product with a factor of few columns is large enough for its kernel."""
     monkeypatch.setattr(products, "WORTH_A_NARROW_KERNEL", 0)
     monkeypatch.setattr(products, "WIDE", 17)
-    monkeypatch.setattr(narrow_kernels, "BLOCKS", 20)
+    for parts in ("SUMMED", "WRITTEN"):
+        monkeypatch.setattr(narrow_kernels, parts, 20)
 
 
 @pytest.fixture
@@ -447,15 +448,42 @@ def test_products_with_few_columns(narrow_products, narrow_calls, shape, start, 
     out = torch.full((m, n), torch.nan, device=DEVICE)
     before = out._version
     if start is None:
-        found, plain, scale = execution.times(x, matrix, out), torch.mm(x, matrix), 1.0
+        found, scale = execution.times(x, matrix, out), 1.0
     else:
         found, scale = execution.plus_times(first, x, matrix, -0.7, out), -0.7
-        plain = torch.addmm(first, x, matrix, alpha=-0.7)
     assert found is out
     assert out._version > before
-    largest, _ = product_errors(found, first, x, matrix, scale)
-    plain_largest, _ = product_errors(plain, first, x, matrix, scale)
-    assert largest <= 2 * plain_largest + 4e-7
+    begin = 0.0 if first is None else first.double()
+    expected = begin + scale * x.double() @ matrix.double()
+    size = x.double().abs() @ matrix.double().abs() + (0.0 if first is None else first.double().abs())
+    assert float(((found.double() - expected) / size).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize("shape", [(130, 3, 1100), (67, 10, 72), (5, 16, 20)])
+def test_headings_of_few_columns(narrow_products, shape):
+    """d over o, its product with W, and the squares of both; rows that are not there count nothing."""
+    n, few, width = shape
+    o, E, W = rows(n, width), rows(n, few, seed=1), rows(few, width, seed=2)
+    d, moved = o.clone(), torch.full((n, few), torch.nan, device=DEVICE)
+    before = d._version, moved._version
+    squares = products.headings(d, E, W, 0.3, moved)
+    assert all(x._version > old for x, old in zip((d, moved), before, strict=True))
+    torch.testing.assert_close(d, o + 0.3 * E @ W, rtol=1e-5, atol=1e-5)
+    largest, _ = product_errors(moved, None, d, W.T, 1.0)
+    assert largest <= 1e-6
+    expected = torch.stack([x.double().square().sum() for x in (d, moved)])
+    torch.testing.assert_close(squares, expected, rtol=1e-6, atol=0)
+
+
+def test_headings_that_are_left_to_torch(narrow_products):
+    o, E, W, moved = rows(130, 72), rows(130, 3), rows(3, 72), rows(130, 3)
+    refused = (
+        products.headings(rows(130, 3), o, W.T.contiguous(), 1.0, rows(130, 72)),  # W is high, not wide
+        products.headings(rows(130, 70), E, rows(3, 70), 1.0, moved),
+        products.headings(o, E, rows(72, 3).T, 1.0, moved),
+        products.headings(o.double(), E, W, 1.0, moved),
+    )
+    assert refused == (None,) * len(refused)
 
 
 @pytest.mark.parametrize("shape", [(130, 3, 1100), (41, 10, 72), (33, 16, 20)])

@@ -6,8 +6,8 @@ majorised or solved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
 from itertools import repeat
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.chunks import in_chunks
-from dladmm.compute.execution import plus_times, times
+from dladmm.compute.execution import on_gpu, plus_times, times
 from dladmm.compute.passes import by_columns, column_sums, inner_products, row_squares, total_square
+from dladmm.compute.products import headings
 from dladmm.compute.work import Work
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
 from dladmm.solvers.metric import Metric
@@ -185,42 +186,52 @@ class ChunkProducts:
             yield work, term, times(some, self.heading.T, work.buffer("moved", term.prediction))
 
 
-Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor]
-"""Of one chunk: work, term, a, anchor's value, direction d and ``d W^T``."""
+Heading = tuple[Work, Term, Tensor, Tensor, Tensor, Tensor, Sequence[Tensor]]
+"""Of one chunk: work, term, a, anchor's value, direction d, ``d W^T`` and their squared lengths."""
 
 
-def gradient_a(W: Tensor, a: Tensor, value: Tensor, c: float, term: Term, work: Work) -> Tensor:
-    """``a - f(z) + c E W``: the gradient of Equation 2 over nu, in a buffer; c is the term's weight over nu."""
-    E = work.residual(term)
-    return work.how.add_direction(work.offset(a, Anchor(1.0, value)), E, by_columns(W, len(E)), c)
+def heading_a(
+    W: Tensor, a: Tensor, value: Tensor, c: float, term: Term, work: Work, *, measured: bool
+) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    """``d = a - f(z) + c E W``, the gradient of Equation 2 over nu, and ``d W^T``, in buffers.
+
+    c is the term's weight over nu. ``measured`` gives the squared lengths of both too, of all rows or of each.
+    """
+    how, E, o = work.how, work.residual(term), work.offset(a, Anchor(1.0, value))
+    moved = work.buffer("moved", term.prediction)
+    by_rows = work.options.tau_per_sample
+    if on_gpu(E) and how.kernels and not (by_rows or how.rounded_directions or work.counts is not None):
+        squares = headings(o, E, W, c, moved)
+        if squares is not None:
+            return o, moved, squares.unbind()
+    d = how.add_direction(o, E, by_columns(W, len(E)), c)
+    times(d, W.T, moved)
+    if not measured:
+        return d, moved, ()
+    if by_rows:
+        return d, moved, [row_squares(how, x) for x in (d, moved)]
+    return d, moved, [total_square(how, x, work.counts) for x in (d, moved)]
 
 
 def quadratic_a(W: Tensor, a: Tensor, anchor: Anchor, term: Term, work: Work) -> Step:
     """``argmin_a Q(a; tau)``, Equations 3 and 16: along the gradient, as far as :func:`majorised_length` says."""
     c = term.weight / anchor.weight
 
-    def headings() -> Iterator[Heading]:
+    def made(*, measured: bool) -> Iterator[Heading]:
         for part, own, a_own, value in work.terms(term, a, anchor.value):
-            d = gradient_a(W, a_own, value, c, own, part)
-            yield part, own, a_own, value, d, times(d, W.T, part.buffer("moved", own.prediction))
+            d, moved, squares = heading_a(W, a_own, value, c, own, part, measured=measured)
+            yield part, own, a_own, value, d, moved, squares
 
-    kept = list(headings()) if work.one_chunk(len(a)) else None
-    made = headings() if kept is None else kept
-    if work.options.tau_per_sample:
-        norms = [(row_squares(part.how, d), row_squares(part.how, moved)) for part, *_, d, moved in made]
-        d_squared, moved_squared = (torch.cat(both) for both in zip(*norms, strict=True))
-    else:
-        norms = [
-            (total_square(part.how, d, part.counts), total_square(part.how, moved, part.counts))
-            for part, *_, d, moved in made
-        ]
-        d_squared, moved_squared = (reduce(Tensor.add_, both) for both in zip(*norms, strict=True))
+    kept = list(made(measured=True)) if work.one_chunk(len(a)) else None
+    norms = [squares for *_, squares in (made(measured=True) if kept is None else kept)]
+    joined: Callable[..., Tensor] = torch.cat if work.options.tau_per_sample else partial(reduce, Tensor.add_)
+    d_squared, moved_squared = (joined(both) for both in zip(*norms, strict=True))
     length, step = majorised_length(d_squared, moved_squared, anchor, term, work)
     lengths = in_chunks(work.chunk_rows, length) if length.ndim else repeat((length,))
     ties = [
         part.descend(a_own, d, moved, far, Anchor(anchor.weight, value), own)
-        for (part, own, a_own, value, d, moved), (far,) in zip(
-            headings() if kept is None else kept, lengths, strict=False
+        for (part, own, a_own, value, d, moved, _), (far,) in zip(
+            made(measured=False) if kept is None else kept, lengths, strict=False
         )
     ]
     return step._replace(tie=_added(ties))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dladmm.compute.gpu.code import Unit
-from dladmm.compute.narrow_kernels import few_over_rows, few_rows_times
+from dladmm.compute.narrow_kernels import few_headings, few_over_rows, few_rows_times
 from dladmm.compute.number_kernels import (
     majorised_length,
     majorised_numbers,
@@ -56,6 +56,9 @@ BLOCK = 8 * THREADS
 
 SUMMING_BLOCKS = 1 << 11
 """Blocks of threads that leave a sum each, at most: some for every processor at a time, and soon added up."""
+
+MANY_THREADS = 1 << 16
+"""That a GPU has work for at a time, some for each of its lanes."""
 
 WORTH_A_KERNEL = 1 << 18
 """Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
@@ -238,12 +241,21 @@ def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, rough_steps: int, step
     n, classes = v.shape
     if y.shape != v.shape or (weights is not None and weights.shape != (n, 1)):
         return None
-    z, lanes = torch.empty_like(v), min(WARP, 1 << max(0, classes - 1).bit_length())
+    z, lanes = torch.empty_like(v), _lanes(n, classes)
     _softmax_prox[v.dtype](
         (-(-n * lanes // THREADS), 1),
         z, v, y, weights, 0.0 if isinstance(r, Tensor) else float(r), n, classes, lanes, rough_steps, steps,
     )  # fmt: skip
     return z
+
+
+def _lanes(n: int, classes: int) -> int:
+    """Threads of a row: few that have several classes each, where there are rows enough and none of them idles."""
+    powers = [1 << i for i in range(6)]  # up to a warp
+    enough = [lanes for lanes in powers if n * lanes >= MANY_THREADS and lanes <= classes] or [
+        min(WARP, 1 << max(0, classes - 1).bit_length())
+    ]
+    return min(enough, key=lambda lanes: (-(-classes // lanes) * lanes, lanes))
 
 
 def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:
@@ -297,6 +309,7 @@ KERNELS: dict[str, Callable[..., Any | None]] = {
     "sums_over_rows": sums_over_rows,
     "few_rows_times": few_rows_times,
     "few_over_rows": few_over_rows,
+    "few_headings": few_headings,
     "majorised_numbers": majorised_numbers,
     "majorised_length": majorised_length,
     "solved_length": solved_length,

@@ -15,11 +15,11 @@ from torch import Tensor
 from dladmm.compute.gpu.code import Kernel, Unit
 from dladmm.compute.products import FEW
 
-THREADS, LANES, TOGETHER, SUMS = 256, 8, 2, 32
-"""Of gpu/narrow.cu: of a block, those that work on some rows, how many, and numbers that a block adds up."""
+THREADS, WARP, TOGETHER, HEADINGS, LANES, SUMS = 256, 32, 2, 128, 16, 32
+"""Of gpu/narrow.cu, which says what they are."""
 
-BLOCKS = 3 * 132
-"""Parts of the rows at most: what the processors of an H200 take at a time."""
+SUMMED, WRITTEN = 3 * 132, 8 * 132
+"""Parts of the rows at most where they are summed, which takes the processors of an H200 once, or written."""
 
 
 class Narrow(NamedTuple):
@@ -30,13 +30,14 @@ class Narrow(NamedTuple):
     few_to_rows: Kernel
     few_over_rows: Kernel
     add_parts: Kernel
+    few_headings: Kernel
 
 
 @cache
 def narrow(few: int) -> Narrow:
     unit = Unit("narrow.cu", COLUMNS=few)
-    names = ("rows_to_few", "few_to_rows", "few_over_rows", "add_parts")
-    return Narrow(unit, *(unit.kernel(name, THREADS) for name in names))
+    kernels = {name: unit.kernel(name, THREADS) for name in Narrow._fields[1:-1]}
+    return Narrow(unit, **kernels, few_headings=unit.kernel("few_headings", HEADINGS))
 
 
 def few_rows_times(
@@ -53,10 +54,10 @@ def few_rows_times(
         return None
     between = 0 if start is None or start.ndim == 1 else n
     if to_few:
-        grid = -(-m // (THREADS // LANES * TOGETHER)), 1
+        grid = -(-m // (THREADS // WARP * TOGETHER)), 1
         narrow(n).rows_to_few(grid, made, rows, w, start, m, k // 4, between, start is not None, float(scale))
     else:
-        blocks, each = _shares(m)
+        blocks, each = _shares(m, WRITTEN)
         narrow(k).few_to_rows(
             (_strips(n), blocks),
             made, rows, w, start, m, n // 4, between // 4, start is not None, float(scale), each,
@@ -69,7 +70,7 @@ def few_over_rows(x: Tensor, y: Tensor) -> Tensor | None:
     if not (_suits(x, y) and y.is_contiguous() and _in_fours(y)):
         return None
     few, width = x.shape[1], y.shape[1]
-    blocks, each = _shares(len(x))
+    blocks, each = _shares(len(x), SUMMED)
     parts, sums = x.new_empty(blocks, few, width), x.new_empty(few, width, dtype=torch.float64)
     own = narrow(few)
     own.few_over_rows((_strips(width), blocks), parts, x, y, len(x), width // 4, each)
@@ -77,14 +78,24 @@ def few_over_rows(x: Tensor, y: Tensor) -> Tensor | None:
     return sums
 
 
+def few_headings(o: Tensor, e: Tensor, w: Tensor, scale: float, moved: Tensor) -> Tensor | None:
+    """:func:`dladmm.compute.products.headings`."""
+    if not _suits(o, e, moved, w) or not w.is_contiguous() or not _in_fours(o, w):
+        return None
+    grid = -(-len(o) // (HEADINGS // LANES)), 1
+    squares = o.new_empty(2, grid[0], dtype=torch.float64)
+    narrow(len(w)).few_headings(grid, o, e, w, moved, squares, len(o), o.shape[1] // 4, float(scale))
+    return squares.sum(1)
+
+
 def _strips(width: int) -> int:
     """Blocks of threads beside each other."""
     return -(-width // (4 * THREADS))
 
 
-def _shares(n_rows: int) -> tuple[int, int]:
+def _shares(n_rows: int, most: int) -> tuple[int, int]:
     """Into how many parts rows are split, and the rows of each."""
-    each = max(1, -(-n_rows // BLOCKS))
+    each = max(1, -(-n_rows // most))
     return -(-n_rows // each), each
 
 

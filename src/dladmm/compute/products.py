@@ -14,6 +14,7 @@ from dladmm.compute.hand_written import HandWritten
 
 _by_hand, _sums_by_hand = HandWritten("rows_times"), HandWritten("sums_over_rows")
 _few_by_hand, _few_sums_by_hand = HandWritten("few_rows_times"), HandWritten("few_over_rows")
+_few_headings = HandWritten("few_headings")
 
 LONG, NARROW = 1 << 32, 128
 """Multiplications of a product, and columns of both factors, from which the kernel is ahead."""
@@ -50,6 +51,19 @@ def by_hand(
     if done is not None and out is not None:
         torch.autograd.graph.increment_version(out)  # the workspace asks for it
     return done
+
+
+def headings(o: Tensor, E: Tensor, W: Tensor, scale: float, moved: Tensor) -> Tensor | None:
+    """``d = o + scale E W`` over o and ``d W^T`` over ``moved``; ``||d||^2`` and ``||d W^T||^2``, float64.
+
+    As the kernel for few columns of E makes them; None where there is none, or none for these.
+    """
+    if E.ndim != 2 or E.shape[1] >= W.shape[1] or not worth_a_narrow_kernel(len(E), *W.shape):
+        return None
+    squares: Tensor | None = _few_headings(o, E, W, scale, moved)
+    if squares is not None:
+        torch.autograd.graph.increment_version([o, moved])
+    return squares
 
 
 def sums_over_rows(x: Tensor, y: Tensor) -> Tensor | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dladmm.blocks import Anchor, Step
 from dladmm.compute.chunks import Source, concatenated, in_chunks
-from dladmm.compute.passes import squared_distance, squared_norm
+from dladmm.compute.passes import squared_distance, squared_norm, total_square
 from dladmm.compute.work import like_rows
 from dladmm.compute.workspace import Workspace
 from dladmm.engine.problem import Problem, State
@@ -123,7 +123,7 @@ class MeasuredProblem(Problem):
             penalty=self.penalty_value(state.params),
             coupling=coupling,
             dual=self._counted(state.u.double() * r.double()).sum(),
-            residual_squared=squared_norm(r, self.counts),
+            residual_squared=total_square(self.how, r, self.counts),
             rho=state.rho,
         )
 
@@ -147,7 +147,7 @@ class MeasuredProblem(Problem):
     @torch.no_grad()
     def local_dual_optimality(self, state: State) -> Tensor:
         """The same of this process's rows."""
-        return squared_norm(self.risk.gradient(state.outputs[-1]) + state.u, self.counts)
+        return total_square(self.how, self.risk.gradient(state.outputs[-1]) + state.u, self.counts)
 
     @torch.no_grad()
     def stationarity(self, state: State, predictions: Sequence[Tensor] | None = None) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from dladmm.blocks import Anchor, Block, Step, Support, Term, Work
 from dladmm.compute.chunks import concatenated
 from dladmm.compute.execution import copied
-from dladmm.compute.passes import inner_and_square, ratio, squared_norm
+from dladmm.compute.passes import inner_and_square, ratio, total_square
 from dladmm.compute.workspace import UpdatePlan
 from dladmm.engine.batches import Batches
 from dladmm.engine.lagrangian import MeasuredProblem
@@ -154,7 +154,7 @@ class Engine(MeasuredProblem):
         """``argmin_z R(z; y) + <u, z> + (rho/2)||z - m||^2``, Equations 5 and 15."""
         z = state.outputs[-1]
         new = self._prox(state.predictions[-1] - state.u / state.rho, state.rho, z)
-        squared = squared_norm(new - z, self.counts)
+        squared = total_square(self.how, new - z, self.counts)
         z.copy_(new)
         rate = torch.full_like(squared, last_layer_rate(state.rho, self.risk.H))
         return Step("z_L", squared, rate, own=True)

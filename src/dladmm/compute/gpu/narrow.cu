@@ -4,40 +4,69 @@
 typedef long long whole;
 
 constexpr int THREADS = 256;
-constexpr int LANES = 8, TOGETHER = 2;  // threads for some rows, and rows that are on their way at once
-constexpr int SUMS = 32;                // of add_parts, that a block adds up
+constexpr int TOGETHER = 2;               // rows that a warp takes at once in rows_to_few
+constexpr int HEADINGS = 128, LANES = 16;  // threads of a block of few_headings, and of a row
+constexpr int SUMS = 32;                  // of add_parts, that a block adds up
+constexpr bool MORE = COLUMNS > 10;       // need more registers, so that a processor takes fewer blocks
 
 __device__ float4 plus(float4 a, float b, float4 c) {
     return make_float4(a.x + b * c.x, a.y + b * c.y, a.z + b * c.z, a.w + b * c.w);
 }
 
-// out = start + scale x w^T, w (COLUMNS, 4 depth): as many threads as LANES take TOGETHER rows
-extern "C" __global__ void __launch_bounds__(THREADS) rows_to_few(
+__device__ float plus_inner(float sum, float4 a, float4 b) {
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    return sum + a.w * b.w;
+}
+
+__device__ float sum_of_lanes(float x, int lanes) {
+    for (int apart = lanes / 2; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+    return x;
+}
+
+__device__ double sum_of_block(double x) {
+    __shared__ double sums[HEADINGS / 32];
+    for (int apart = 16; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int warp = 0; warp < HEADINGS / 32; warp++) x += sums[warp];
+    __syncthreads();
+    return x;
+}
+
+// out = start + scale x w^T, w (COLUMNS, 4 depth): a warp takes TOGETHER rows
+extern "C" __global__ void __launch_bounds__(THREADS, MORE ? 2 : 3) rows_to_few(
     float *out, const float4 *x, const float4 *w, const float *start, whole rows, whole depth, whole between,
     whole starts, double scale
 ) {
-    whole first = ((whole)blockIdx.x * THREADS + threadIdx.x) / LANES * TOGETHER;
-    int lane = threadIdx.x % LANES, deep = (int)depth;
+    whole first = ((whole)blockIdx.x * THREADS + threadIdx.x) / 32 * TOGETHER;
+    int lane = threadIdx.x % 32, deep = (int)depth;
     const float4 *row[TOGETHER];
     float sums[TOGETHER][COLUMNS];
+    float4 next[TOGETHER];
+    if (first >= rows) return;
 #pragma unroll
     for (int i = 0; i < TOGETHER; i++) {
-        row[i] = x + (first + i < rows ? first + i : rows - 1) * depth;  // all go on: they add up together
+        row[i] = x + (first + i < rows ? first + i : rows - 1) * depth;
+        if (lane < deep) next[i] = row[i][lane];
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++) sums[i][column] = 0;
     }
-#pragma unroll 4
-    for (int k = lane; k < deep; k += LANES) {
+#pragma unroll 1
+    for (int k = lane; k < deep; k += 32) {
         float4 own[TOGETHER];
 #pragma unroll
-        for (int i = 0; i < TOGETHER; i++) own[i] = row[i][k];
+        for (int i = 0; i < TOGETHER; i++) {
+            own[i] = next[i];
+            if (k + 32 < deep) next[i] = row[i][k + 32];  // on its way while this one is worked on
+        }
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++) {
             float4 weight = w[column * deep + k];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; i++)
-                sums[i][column] +=
-                    own[i].x * weight.x + own[i].y * weight.y + (own[i].z * weight.z + own[i].w * weight.w);
+            for (int i = 0; i < TOGETHER; i++) sums[i][column] = plus_inner(sums[i][column], own[i], weight);
         }
     }
     float factor = scale;
@@ -45,9 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_to_few(
     for (int i = 0; i < TOGETHER; i++) {
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++) {
-            float sum = sums[i][column];
-            for (int apart = LANES / 2; apart; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
-            if (lane == column % LANES && first + i < rows) {
+            float sum = sum_of_lanes(sums[i][column], 32);
+            if (lane == column && first + i < rows) {
                 float begin = starts ? start[(first + i) * between + column] : 0.f;
                 out[(first + i) * COLUMNS + column] = begin + factor * sum;
             }
@@ -55,8 +83,55 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_to_few(
     }
 }
 
+// d = o + scale e w over o and moved = d w^T, e (rows, COLUMNS) and w (COLUMNS, 4 width); their squares, by blocks
+extern "C" __global__ void __launch_bounds__(HEADINGS, MORE ? 3 : 5) few_headings(
+    float4 *o, const float *e, const float4 *w, float *moved, double *squares_at, whole rows, whole width, double scale
+) {
+    whole row = ((whole)blockIdx.x * HEADINGS + threadIdx.x) / LANES;
+    bool inside = row < rows;  // all lanes go on: they add up together
+    if (!inside) row = rows - 1;
+    int lane = threadIdx.x % LANES, wide = (int)width;
+    float own_e[COLUMNS], sums[COLUMNS], square = 0, moved_square = 0;
+    float4 next;
+    o += row * width;
+    if (lane < wide) next = o[lane];
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++) {
+        own_e[column] = (float)scale * e[row * COLUMNS + column];
+        sums[column] = 0;
+    }
+#pragma unroll 1
+    for (int k = lane; k < wide; k += LANES) {
+        float4 d = next, weights[COLUMNS];
+        if (k + LANES < wide) next = o[k + LANES];  // on its way while this one is worked on
+#pragma unroll
+        for (int column = 0; column < COLUMNS; column++) {
+            weights[column] = w[column * wide + k];
+            d = plus(d, own_e[column], weights[column]);
+        }
+        if (inside) {
+            o[k] = d;
+            square = plus_inner(square, d, d);
+        }
+#pragma unroll
+        for (int column = 0; column < COLUMNS; column++) sums[column] = plus_inner(sums[column], d, weights[column]);
+    }
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++) {
+        float sum = sum_of_lanes(sums[column], LANES);
+        if (lane == column % LANES && inside) {
+            moved[row * COLUMNS + column] = sum;
+            moved_square += sum * sum;
+        }
+    }
+    double total = sum_of_block(square), moved_total = sum_of_block(moved_square);
+    if (threadIdx.x) return;
+    squares_at[blockIdx.x] = total;
+    squares_at[gridDim.x + blockIdx.x] = moved_total;
+}
+
 // out = start + scale x w, w (COLUMNS, 4 width): a thread has the weights of four columns, and goes down its block's rows
-extern "C" __global__ void __launch_bounds__(THREADS) few_to_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, MORE ? 2 : 4) few_to_rows(
     float4 *out, const float *x, const float4 *w, const float4 *start, whole rows, whole width, whole between,
     whole starts, double scale, whole rows_of_block
 ) {
@@ -80,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) few_to_rows(
 }
 
 // The sums over a block's rows of x^T y, x (rows, COLUMNS) and y (rows, 4 width): (blocks, COLUMNS, 4 width)
-extern "C" __global__ void __launch_bounds__(THREADS) few_over_rows(
+extern "C" __global__ void __launch_bounds__(THREADS, MORE ? 2 : 3) few_over_rows(
     float4 *sums_at, const float *x, const float4 *y, whole rows, whole width, whole rows_of_block
 ) {
     whole begin = (whole)blockIdx.y * rows_of_block, left = (whole)blockIdx.x * THREADS + threadIdx.x;

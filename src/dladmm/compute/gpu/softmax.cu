@@ -1,5 +1,5 @@
 // The prox of softmax cross-entropy, dladmm/losses/cross_entropy.py (softmax_prox, which explains the method): all its
-// Newton steps in one launch. As many lanes take a row as it has classes, or 32.
+// Newton steps in one launch. Some lanes take a row (kernels.py says how many), each every so-and-so-manieth class of it.
 
 typedef long long whole;
 
