@@ -524,6 +524,17 @@ def test_narrow_products_that_are_left_to_torch(narrow_products):
     assert refused == (None,) * len(refused)
 
 
+@pytest.mark.parametrize("n", [132, 135])
+def test_sums_of_rounded_products_are_made_in_parts(long_products, n):
+    x, y = rows(n, 36), rows(n, 140, seed=1)
+    with execution.product_precision("tf32"):
+        found = execution.times(x.T, y)
+        assert products.sums_over_rows(x[:, :30], y) is None, "with gaps between the rows"
+    assert found.dtype == torch.float32
+    close = 1e-4 if EMULATED else 1e-1  # as TF32 rounds
+    torch.testing.assert_close(found, x.T @ y, rtol=0, atol=close)
+
+
 def test_a_product_may_take_the_place_of_what_it_is_added_to(long_products):
     x, matrix, start = rows(130, 36), rows(36, 140, seed=1), rows(130, 140, seed=2)
     expected = start.double() + 3 * x.double() @ matrix.double()

@@ -19,6 +19,9 @@ _few_headings = HandWritten("few_headings")
 LONG, NARROW = 1 << 32, 128
 """Multiplications of a product, and columns of both factors, from which the kernel is ahead."""
 
+PARTS = 4
+"""Of the rows, in a long sum of products in TF32."""
+
 FEW, WIDE, WORTH_A_NARROW_KERNEL = 16, 64, 1 << 23
 """Columns of one factor at most, of the other at least, and entries of that, from which the kernels for few are."""
 
@@ -66,10 +69,29 @@ def headings(o: Tensor, E: Tensor, W: Tensor, scale: float, moved: Tensor) -> Te
     return squares
 
 
+def sums_in_parts(x: Tensor, y: Tensor) -> Tensor:
+    """``x^T y`` over many rows as the sum of the products of some parts of them.
+
+    Torch's TF32 product has as few blocks as the result has tiles: like this it takes a sixteenth less time.
+    """
+    each = len(x) // PARTS
+    whole = each * PARTS
+    parts = [rows[:whole].reshape(PARTS, each, rows.shape[1]) for rows in (x, y)]
+    total = torch.bmm(parts[0].mT, parts[1]).sum(0)
+    return total if whole == len(x) else total.addmm_(x[whole:].T, y[whole:])
+
+
 def sums_over_rows(x: Tensor, y: Tensor) -> Tensor | None:
-    """``x^T y`` over many rows, in float64, as the kernel makes it; None where there is none, or none for these."""
+    """``x^T y`` over many rows, in float64, as the kernel makes it; None where there is none, or none for these.
+
+    Where torch may round to TF32 it is torch's own, in float32.
+    """
     if x.ndim != 2 or y.ndim != 2:
         return None
     if x.shape[1] < y.shape[1] and worth_a_narrow_kernel(len(x), x.shape[1], y.shape[1]):
         return _few_sums_by_hand(x, y)
-    return _sums_by_hand(x, y) if worth_a_kernel(len(x), x.shape[1], y.shape[1]) else None
+    if not worth_a_kernel(len(x), x.shape[1], y.shape[1]):
+        return None
+    if not (torch.backends.cuda.matmul.allow_tf32 and x.dtype == y.dtype == torch.float32):
+        return _sums_by_hand(x, y)
+    return sums_in_parts(x, y) if x.is_contiguous() and y.is_contiguous() else None

@@ -38,7 +38,8 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
     """What :func:`measure` needs of the iteration that has just made this state, in one float64 tensor there."""
     squared, rates, energy, dual = _over_all_rows(engine, state, steps)
     moved = torch.where(squared > 0, rates, torch.full_like(rates, math.inf))
-    parameters = [p.abs().max().double() for block in state.params for p in block.values()]
+    parameters = [p for block in state.params for p in block.values()]
+    largest = torch.stack(torch._foreach_norm(parameters, math.inf)).max()
     signs = torch.stack(
         [
             energy.lagrangian,
@@ -47,7 +48,7 @@ def vital_signs(engine: Engine, state: State, steps: list[Step]) -> Tensor:
             dual,
             squared.sum(),
             moved.min(),
-            torch.stack(parameters).max(),
+            largest.double(),
             *(energy.risk, energy.penalty, energy.coupling, energy.dual),
         ]
     )

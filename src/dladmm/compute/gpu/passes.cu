@@ -21,10 +21,14 @@ __device__ double sum_of_block(double x) {
     return x;
 }
 
-__device__ whole first_entry() { return (whole)blockIdx.x * ENTRIES + threadIdx.x; }
+// Blocks begin at the end: what the product before wrote last still lies in the cache
+__device__ whole first_entry() { return (whole)(gridDim.x - 1 - blockIdx.x) * ENTRIES + threadIdx.x; }
 
 // From a part of this block to its next one
 __device__ whole stride() { return (whole)gridDim.x * ENTRIES; }
+
+// The first entry of a block's last part, with which it begins; there may be none left in it
+__device__ whole last_part(whole n) { return first_entry() + n / stride() * stride(); }
 
 __device__ void read(float (&found)[EACH], const float *from, whole first, whole n) {
 #pragma unroll
@@ -131,7 +135,7 @@ extern "C" __global__ void inner(
     const float *prediction_at, const float *target_at, const float *gradient_at, double *sums_at, whole n
 ) {
     double products = 0, squares = 0;
-    for (whole first = first_entry(); first < n; first += stride()) {
+    for (whole first = last_part(n); first >= 0; first -= stride()) {
         float prediction[EACH], target[EACH], gradient[EACH], product = 0, square = 0;
         read(prediction, prediction_at, first, n);
         read(target, target_at, first, n);
@@ -154,7 +158,7 @@ extern "C" __global__ void inner(
 
 extern "C" __global__ void squares(const float *x_at, double *sums_at, whole n) {
     double sum = 0;
-    for (whole first = first_entry(); first < n; first += stride()) {
+    for (whole first = last_part(n); first >= 0; first -= stride()) {
         float x[EACH], square = 0;
         read(x, x_at, first, n);
 #pragma unroll
