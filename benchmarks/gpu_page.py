@@ -37,7 +37,9 @@ QUADRATIC = (
     "w_solver=quadratic",
     "a_solver=quadratic",
 )
-CELLS = ("mlp-float32", "mlp-float32-again", "mlp-tf32", "mlp-float32", "cnn-float32", "cnn-adam")
+CELLS = (
+    "torch-alone", "mlp-float32", "mlp-float32-again", "mlp-tf32", "mlp-float32", "cnn-float32", "cnn-adam",
+)  # fmt: skip
 MOST_KERNELS, WIDEST = 16, 110
 """Of a profile: lines that are kept, and their length."""
 
@@ -66,9 +68,9 @@ def profile(output: str) -> str:
     return "\n".join(["   in all  calls  kernel", *kept])
 
 
-def results(run: Run, images: str, only: Sequence[str]) -> Iterator[tuple[str, str]]:
+def results(run: Run, images: str, fashion: str, only: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Names of files in docs/results and their texts."""
-    shared = ("--device", "cuda", "--images", images, "--top", str(MOST_KERNELS + 1))
+    shared = ("--device", "cuda", "--top", str(MOST_KERNELS + 1))
     summary: list[str] = []
     if "graphs" in only:
         for name, units in GRAPHS:
@@ -78,9 +80,12 @@ def results(run: Run, images: str, only: Sequence[str]) -> Iterator[tuple[str, s
         ("accelerated-mlp", "mlp", ()), ("quadratic-tf32", "mlp", QUADRATIC), ("accelerated-cnn", "cnn", ()),
     ):  # fmt: skip
         if "iterations" in only:
-            output = run("kernel_times.py", problem, *shared, *options)
+            output = run("kernel_times.py", problem, *shared, "--images", images, *options)
             summary.append(iteration(output))
             yield f"profile-{what}.txt", profile(output)
+    if "iterations" in only:
+        output = run("kernel_times.py", "cnn", *shared, "--images", fashion, "--no-table")
+        summary.append(iteration(output).replace("cnn", "cnn on Fashion-MNIST", 1))
     if "whole" in only:
         summary.append(run("whole_run.py", "--images", images, "--cells", *CELLS).rstrip("\n"))
     if {"graphs", "iterations", "whole"} <= set(only):
@@ -102,12 +107,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "results")
     settings = parser.parse_args(arguments)
-    data = datasets.load("mnist")
     with tempfile.TemporaryDirectory() as folder:
-        images = Path(folder) / "mnist.npz"
-        pixels = (data.x_train.numpy() * 255).round().astype(np.uint8)
-        np.savez(images, X=pixels, y=data.y_train.numpy())
-        for name, text in results(printed, str(images), settings.only):
+        files = []
+        for name in ("mnist", "fashion_mnist"):
+            data, file = datasets.load(name), Path(folder) / f"{name}.npz"
+            pixels = (data.x_train.numpy() * 255).round().astype(np.uint8)
+            np.savez(file, X=pixels, y=data.y_train.numpy())
+            files.append(str(file))
+        for name, text in results(printed, *files, settings.only):
             (settings.out / name).write_text(text + "\n", encoding="utf-8")
             print(f"{settings.out / name}\n{text}", flush=True)
 

@@ -39,10 +39,12 @@ CELLS: dict[str, tuple[str, str, dict[str, Any], int]] = {
         "mlp", "convergent", {"precision": "tf32", "w_solver": "quadratic", "a_solver": "quadratic"}, 40,
     ),
     "mlp-adam": ("mlp", "adam", {}, 20),
+    "torch-alone": ("mlp", "nothing", {}, 0),
     "cnn-float32": ("cnn", "accelerated", {}, 12),
     "cnn-adam": ("cnn", "adam", {}, 8),
 }  # fmt: skip
-"""Network, mode, options and iterations."""
+"""Network, mode, options and iterations. ``torch-alone`` reads the data, brings them to the device and makes one
+product there: what every program that uses torch waits for."""
 
 
 def child(cell: str, settings: argparse.Namespace) -> dict[str, Any]:
@@ -65,7 +67,11 @@ def child(cell: str, settings: argparse.Namespace) -> dict[str, Any]:
     ended("imports")
     device = torch.device(settings.device)
     x, y = images(settings.samples, device, settings.images)
+    if mode == "nothing":
+        torch.mm(x.T, x)
     ended("data and device")
+    if mode == "nothing":
+        return {"iterations": 0, "iteration_seconds": 0.0, "memory_bytes": None, "stages": stages}
     torch.backends.cudnn.allow_tf32 = mode == "adam" and settings.tf32
     chosen = {"mode": "accelerated" if mode == "adam" else mode} | options
     iterate, epoch, _ = training(problem, x, y, chosen, only_adam=mode == "adam")

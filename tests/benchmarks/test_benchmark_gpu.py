@@ -68,6 +68,16 @@ def test_a_cell_of_whole_runs(cell, images):
     assert sum(found["stages"].values()) <= time.time() - began  # all but the end of the process
 
 
+def test_torch_alone_makes_no_iteration(images):
+    settings = argparse.Namespace(
+        device="cpu", samples=12, images=images, iterations=None, tf32=False, began=time.time()
+    )
+    found = whole_run.child("torch-alone", settings)
+    assert found["iterations"] == 0
+    assert set(found["stages"]) == {"start", "imports", "data and device"}
+    assert " 0 iterations" in whole_run.line("torch-alone", found | {"process_seconds": 1.0})
+
+
 @pytest.mark.parametrize("name", list(split_products.WAYS))
 def test_products_by_parts_are_products(name):
     generator = torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dladmm.compute.gpu.code import Kernel, Unit
 from dladmm.compute.products import FEW
 
-THREADS, WARP, TOGETHER, HEADINGS, LANES, HELD, SUMS = 256, 32, 2, 128, 16, 2, 32
+THREADS, WARP, TOGETHER, HEADINGS, LANES, SUMS = 256, 32, 2, 128, 16, 32
 """Of gpu/narrow.cu, which says what they are."""
 
 SUMMED, WRITTEN = 3 * 132, 8 * 132
@@ -82,7 +82,7 @@ def few_headings(o: Tensor, e: Tensor, w: Tensor, scale: float, moved: Tensor) -
     """:func:`dladmm.compute.products.headings`."""
     if not _suits(o, e, moved, w) or not w.is_contiguous() or not _in_fours(o, w):
         return None
-    grid = -(-len(o) // (HEADINGS // LANES * HELD)), 1
+    grid = -(-len(o) // (HEADINGS // LANES)), 1
     squares = o.new_empty(2, grid[0], dtype=torch.float64)
     narrow(len(w)).few_headings(grid, o, e, w, moved, squares, len(o), o.shape[1] // 4, float(scale))
     return squares.sum(1)

@@ -5,8 +5,7 @@ typedef long long whole;
 
 constexpr int THREADS = 256;
 constexpr int TOGETHER = 2;               // rows that a warp takes at once in rows_to_few
-constexpr int HEADINGS = 128;             // threads of a block of few_headings
-constexpr int LANES = 16, HELD = 2;       // of those, for some rows, and how many rows
+constexpr int HEADINGS = 128, LANES = 16;  // threads of a block of few_headings, and of a row
 constexpr int SUMS = 32;                  // of add_parts, that a block adds up
 constexpr bool MORE = COLUMNS > 10;       // need more registers, so that a processor takes fewer blocks
 
@@ -84,62 +83,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, MORE ? 2 : 3) rows_to_few(
     }
 }
 
-// d = o + scale e w over o and moved = d w^T, e (rows, COLUMNS) and w (COLUMNS, 4 width); their squares, by blocks.
-// LANES take HELD rows, for which they read w once
-extern "C" __global__ void __launch_bounds__(HEADINGS, MORE ? 2 : 4) few_headings(
+// d = o + scale e w over o and moved = d w^T, e (rows, COLUMNS) and w (COLUMNS, 4 width); their squares, by blocks
+extern "C" __global__ void __launch_bounds__(HEADINGS, MORE ? 3 : 5) few_headings(
     float4 *o, const float *e, const float4 *w, float *moved, double *squares_at, whole rows, whole width, double scale
 ) {
-    whole first = ((whole)blockIdx.x * HEADINGS + threadIdx.x) / LANES * HELD;
+    whole row = ((whole)blockIdx.x * HEADINGS + threadIdx.x) / LANES;
+    bool inside = row < rows;  // all lanes go on: they add up together
+    if (!inside) row = rows - 1;
     int lane = threadIdx.x % LANES, wide = (int)width;
-    float own_e[HELD][COLUMNS], sums[HELD][COLUMNS], square = 0, moved_square = 0;
-    float4 *row[HELD], next[HELD];
+    float own_e[COLUMNS], sums[COLUMNS], square = 0, moved_square = 0;
+    float4 next;
+    o += row * width;
+    if (lane < wide) next = o[lane];
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        whole at = first + i < rows ? first + i : rows - 1;  // all lanes go on: they add up together
-        row[i] = o + at * width;
-        if (lane < wide) next[i] = row[i][lane];
-#pragma unroll
-        for (int column = 0; column < COLUMNS; column++) {
-            own_e[i][column] = (float)scale * e[at * COLUMNS + column];
-            sums[i][column] = 0;
-        }
+    for (int column = 0; column < COLUMNS; column++) {
+        own_e[column] = (float)scale * e[row * COLUMNS + column];
+        sums[column] = 0;
     }
 #pragma unroll 1
     for (int k = lane; k < wide; k += LANES) {
-        float4 d[HELD], weights[COLUMNS];
-#pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            d[i] = next[i];
-            if (k + LANES < wide) next[i] = row[i][k + LANES];  // on its way while this one is worked on
-        }
+        float4 d = next, weights[COLUMNS];
+        if (k + LANES < wide) next = o[k + LANES];  // on its way while this one is worked on
 #pragma unroll
         for (int column = 0; column < COLUMNS; column++) {
             weights[column] = w[column * wide + k];
-#pragma unroll
-            for (int i = 0; i < HELD; i++) d[i] = plus(d[i], own_e[i][column], weights[column]);
+            d = plus(d, own_e[column], weights[column]);
+        }
+        if (inside) {
+            o[k] = d;
+            square = plus_inner(square, d, d);
         }
 #pragma unroll
-        for (int i = 0; i < HELD; i++) {
-            if (first + i < rows) {
-                row[i][k] = d[i];
-                square = plus_inner(square, d[i], d[i]);
-            }
-        }
-#pragma unroll
-        for (int column = 0; column < COLUMNS; column++) {
-#pragma unroll
-            for (int i = 0; i < HELD; i++) sums[i][column] = plus_inner(sums[i][column], d[i], weights[column]);
-        }
+        for (int column = 0; column < COLUMNS; column++) sums[column] = plus_inner(sums[column], d, weights[column]);
     }
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-#pragma unroll
-        for (int column = 0; column < COLUMNS; column++) {
-            float sum = sum_of_lanes(sums[i][column], LANES);
-            if (lane == column % LANES && first + i < rows) {
-                moved[(first + i) * COLUMNS + column] = sum;
-                moved_square += sum * sum;
-            }
+    for (int column = 0; column < COLUMNS; column++) {
+        float sum = sum_of_lanes(sums[column], LANES);
+        if (lane == column % LANES && inside) {
+            moved[row * COLUMNS + column] = sum;
+            moved_square += sum * sum;
         }
     }
     double total = sum_of_block(square), moved_total = sum_of_block(moved_square);
