@@ -28,7 +28,14 @@ from dladmm.blocks.recurrent_cells import (
     through_time,
 )
 from dladmm.blocks.recurrent_parts import initial, with_memories
-from dladmm.blocks.recurrent_steps import gradients_of, share_of_pull, whitened_step
+from dladmm.blocks.recurrent_steps import (
+    SHARE,
+    gradients_of,
+    majorised_states,
+    share_of_pull,
+    solved_states,
+    whitened_step,
+)
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.work import Work
 from dladmm.network.recurrent_module import Recurrent
@@ -36,18 +43,13 @@ from dladmm.regularizers import Regularizer
 from dladmm.solvers.local_step import Known, majorised_step, proximal_point
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
-SHARE = "share of the pull"
-"""What of a sweep's pull on the states its parameters get to see."""
-
-ROUNDS = 2
-"""A cell has no closed form: so many steps of states and parameters stand for the two exact solves of another block."""
-
 
 class RecurrentStates(Block):
     """All states of an Elman network, a GRU or an LSTM; the state of an LSTM is (h, c).
 
-    Every subproblem takes one majorised step (Algorithm 1): the gradient of this one block, backtracking on true
-    values. Backward the states are updated, then the parameters; forward the other way round.
+    Every subproblem takes one majorised step (Algorithm 1): the gradient of this one block, or with exact solves asked
+    for a step near Gauss and Newton's, and backtracking on true values. Backward the states are updated, then the
+    parameters; forward the other way round.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ class RecurrentStates(Block):
     """
 
     kind = "recurrent"
-    own_variables = starts_by_data = by_steps = True
+    own_variables = starts_by_data = by_steps = updated_once = True
     support = Support.COUNTS
 
     def __init__(self, layer: Recurrent) -> None:
@@ -66,8 +68,6 @@ class RecurrentStates(Block):
         self.cell_kind = type(rnn).__name__ if not isinstance(rnn, nn.RNN) else rnn.nonlinearity
         self.n_states = (2 if self.cell_kind == "LSTM" else 1) * self.n_hidden
         self.penalised = ("weight_ih_l0", "weight_hh_l0")
-        # A second update costs half an iteration more: a GRU's buys accuracy, in Adam epochs it is the cheapest cell
-        self.updated_once = self.cell_kind != "GRU"
 
     def __repr__(self) -> str:
         return f"RecurrentStates({self.cell_kind}, {self.n_in}, {self.n_hidden})"
@@ -102,7 +102,7 @@ class RecurrentStates(Block):
         return advanced(self.cell_kind, inputs, self._sums(params, s[..., : self.n_hidden], "hh"), s)
 
     def forward(self, params: Params, v: Tensor) -> Tensor:
-        return self._rolled_out(params, self._sums(params, v, "ih"))[0]
+        return self.rolled_out(params, self._sums(params, v, "ih"))[0]
 
     def predicted(self, params: Params, v: Tensor, s: Tensor) -> Tensor:
         """``cell(B, x_t, s_{t-1})`` of every t at once."""
@@ -132,22 +132,21 @@ class RecurrentStates(Block):
     def update_parameters(
         self, params: Params, v: Tensor, term: Term, penalty: Regularizer, work: Work
     ) -> list[Step]:
-        """The states and B: lines 4 and 5 of Algorithm 1 backward, lines 8 and 9 forward, a few times over."""
+        """The states and B: lines 4 and 5 of Algorithm 1 backward, lines 8 and 9 forward."""
         steps: list[Step] = []
         (forward,) = work.order
         at = self.unrolled(params, v, term.prediction)
-        for _ in range(ROUNDS):
-            for of_states in (False, True) if forward else (True, False):
-                if of_states:
-                    step, at = self._states_step(v, term, work, at)
-                else:
-                    own = (
-                        penalty.times(work.once_per_sweep(SHARE, lambda: v.new_ones(())))
-                        if work.shared
-                        else penalty
-                    )
-                    step, at = self._step_of_B(v, term, own, work, at)
-                steps.append(step)
+        for of_states in (False, True) if forward else (True, False):
+            if of_states:
+                step, at = self._states_step(term, work, at)
+            else:
+                own = (
+                    penalty.times(work.once_per_sweep(SHARE, lambda: v.new_ones(())))
+                    if work.shared
+                    else penalty
+                )
+                step, at = self._step_of_B(v, term, own, work, at)
+            steps.append(step)
         for name, p in params.items():
             if p is not at.params[name]:
                 work.assign(p, at.params[name])
@@ -176,35 +175,20 @@ class RecurrentStates(Block):
         ended = self.unrolled(dict(zip(names, found.values, strict=True)), v, s)
         return Step("W", found.squared, found.rate), ended
 
-    def _states_step(self, v: Tensor, term: Term, work: Work, at: Unrolled) -> tuple[Step, Unrolled]:
+    def _states_step(self, term: Term, work: Work, at: Unrolled) -> tuple[Step, Unrolled]:
         """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2`` over all of time together.
 
         The step is taken in ``e_t = s_t - cell(x_t, s_{t-1})``, from which the states roll out again: in these
-        coordinates the first sum is ``||e||^2`` and the problem is well conditioned however long the sequence.
+        coordinates the first sum is ``||e||^2``, and what y wants reaches the first step of time at once.
         """
-        s, e = at.states, at.states - at.predicted
-        held: list[tuple[Tensor, ...]] = []
-
-        def evaluate(values: list[Tensor]) -> Tensor:
-            nonlocal held
-            found, held = self._rolled_out(at.params, at.inputs, values[0])
-            return found
-
-        residual = s - term.target
-        pull = through_time(at.slopes, term.weight * residual, at.params["weight_hh_l0"])
-        known, anchor = Known(s, residual, [pull], centre=e), Anchor(term.weight, e.new_zeros(()))
-        found = majorised_step([e], evaluate, None, anchor, term, work, "S", known)
+        solves = solved_states if work.options.a_solver == "exact" else majorised_states
+        step, ended, pull = solves(self, term, work, at)
         if work.shared:
-            work.once_per_sweep(SHARE, lambda: share_of_pull(pull, found.values[0], term.weight, work))
-        step = Step("s", found.squared, found.rate)
-        if found.prediction is None:
-            return step, at
-        parts = [torch.stack(each, 1) for each in zip(*held, strict=True)]
-        predicted = found.prediction - found.values[0]
-        ended = Unrolled(self.cell_kind, at.params, found.prediction, predicted, parts, inputs=at.inputs)
+            e = ended.states - ended.predicted
+            work.once_per_sweep(SHARE, lambda: share_of_pull(pull, e, term.weight, work))
         return step, ended
 
-    def _rolled_out(
+    def rolled_out(
         self, params: Params, inputs: Tensor, e: Tensor | None = None
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
         """``s_t = cell(x_t, s_{t-1}) + e_t`` from the sums of x, and what the slopes of every t are made of.

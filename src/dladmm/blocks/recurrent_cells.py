@@ -50,7 +50,7 @@ class Unrolled:
     """A layer at parameters and states: what its cells predict there, ``cell(x_t, s_{t-1})`` of every t, and slopes.
 
     Every step of a layer ends at one, from which the next step takes prediction and gradient without an evaluation:
-    ``inputs`` are the sums of the inputs, ``before`` the states a step before.
+    ``inputs`` are the sums of the inputs, ``before`` the states a step before, ``held`` what slopes are made of.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Unrolled:
         earlier: Tensor | None = None,
     ) -> None:
         self.params, self.states, self.predicted, self.inputs = params, states, predicted, inputs
-        self._kind, self._held, self._earlier = kind, tuple(held), earlier
+        self._kind, self._earlier, self.held = kind, earlier, tuple(held)
 
     @cached_property
     def before(self) -> Tensor:
@@ -73,7 +73,7 @@ class Unrolled:
 
     @cached_property
     def slopes(self) -> Slopes:
-        return slopes_of(self._kind, self._held, self.before)
+        return slopes_of(self._kind, self.held, self.before)
 
 
 def before(s: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The parameters of a recurrent layer: one step for all of time, where its inputs are uncorrelated."""
+"""The subproblems of a recurrent layer: states, sample by sample, and parameters, one step for all of time."""
 
 from __future__ import annotations
 
@@ -7,26 +7,149 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dladmm.blocks.recurrent_cells import Unrolled, pulled, squared_slopes
+from dladmm.blocks.recurrent_cells import (
+    Slopes,
+    Unrolled,
+    forward_through_time,
+    pulled,
+    squared_slopes,
+    through_time,
+)
 from dladmm.blocks.recurrent_parts import joined_parameters, parted_parameters
-from dladmm.compute.passes import ratio
-from dladmm.compute.work import Work
+from dladmm.compute.passes import ratio, row_squared_norms
+from dladmm.compute.work import Work, like_rows
 from dladmm.solvers.factor import damped_cholesky, full_precision_gram
-from dladmm.solvers.local_step import Known, majorised_step
-from dladmm.solvers.subproblems import Params, Step, Term, rise_of_square
+from dladmm.solvers.local_step import MARGIN, Known, majorised_step
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term, rise_of_square
 
 if TYPE_CHECKING:
     from dladmm.blocks.recurrent import RecurrentStates
 
-METRIC_DAMPING = {"GRU": 10.0}
-"""Of the Gram matrices in whose coordinates parameters move, beside that of other blocks. Two updates an iteration go
-far along what hardly varies: they fitted the rows they saw no sooner, and knew less of others."""
+SHARE = "share of the pull"
+"""What of a sweep's pull on the states its parameters get to see."""
+
+CONJUGATE_STEPS = 3
+"""Of conjugate gradients towards the states that a sample asks for. A single one is a step against the gradient, which
+sees little but the direction in which states explode (docs/any_network.md)."""
+
+LENGTH = 0.5
+"""Of that move, how much is tried first: whole moves fitted no sooner, and knew less of other rows."""
+
+TINY = 1e-30
+"""The smallest curvature that a length is made of."""
+
+METRIC_DAMPING = 0.5
+"""Of the Gram matrices in whose coordinates parameters move, relative to their traces. Relative to the mean of their
+diagonals many states go far along what hardly varies, and a few inputs hardly move."""
 
 SLOPE_FLOOR = 0.1
 """Of the mean squared slope: units that hardly answer are not moved further than that."""
 
 SLOPE_SAMPLES = 256
 """Samples that the mean squared slopes are taken over, where all count alike."""
+
+
+def solved_states(
+    block: RecurrentStates, term: Term, work: Work, at: Unrolled
+) -> tuple[Step, Unrolled, Tensor]:
+    """``argmin_s sum_t (c/2)||s_t - cell(x_t, s_{t-1})||^2 + (c/2)||y - s||^2``, every sample by itself.
+
+    In ``e_t = s_t - cell(x_t, s_{t-1})`` the first sum is ``||e||^2``. The move comes close to Gauss and Newton's,
+    ``(I + J^T J) m = -gradient`` with J = ds/de; a sample goes along it as far as the paper's test holds for it,
+    whatever the others do. Returns the pull ``J^T c (s - y)``, too.
+    """
+    c, s, e = term.weight, at.states, at.states - at.predicted
+    residual, U = s - term.target, at.params["weight_hh_l0"]
+    pull = through_time(at.slopes, residual, U)
+    gradient = pull + e
+    move = _towards(at.slopes, gradient, U)
+    slope = -_row_inner(gradient, move)
+    slack = torch.finfo(e.dtype).eps / 2 * (row_squared_norms(residual) + row_squared_norms(e))
+    lengths, left = torch.full_like(slope, LENGTH), torch.arange(len(s), device=s.device)
+    ended: list[Tensor] = []
+    for _ in range(work.options.max_backtracks):
+        rows = left if ended else slice(None)
+        length, falls = lengths[rows], lengths[rows] * slope[rows]
+        step = move[rows] * like_rows(length.to(move.dtype), move)
+        there = e[rows] + step
+        states, held = block.rolled_out(at.params, at.inputs[rows], there)
+        change = states - s[rows]
+        rise = (_row_inner(change, change + 2 * residual[rows]) + _row_inner(step, step + 2 * e[rows])) / 2
+        holds = rise <= slack[rows] - falls / 2
+        found = [states, there, *(torch.stack(each, 1) for each in zip(*held, strict=True))]
+        if ended:
+            _write(ended, left[holds], [x[holds] for x in found])
+        else:
+            ended = found
+        failed = ~holds
+        left = left[failed]
+        if len(left) == 0:
+            break
+        # The curvature along the move, beside the model's: what a quadratic function has would fail below it
+        met = (2 * ratio(rise + falls, length * falls)[failed]).nan_to_num(0.0, 0.0, 0.0)
+        bound = 1 / (MARGIN * met).clamp_min(TINY)
+        lengths[left] = torch.minimum(length[failed] / work.options.growth, bound)
+    else:  # nothing moves there
+        lengths[left] = 0.0
+        _write(ended, left, [x[left] for x in (s, e, *at.held)])
+    fallen, squared = (
+        work.counted(x[:, None]).sum() for x in (c / 2 * lengths * slope, row_squared_norms(ended[1] - e))
+    )
+    states, e, *parts = ended
+    new = Unrolled(block.cell_kind, at.params, states, states - e, parts, inputs=at.inputs)
+    return Step("s", squared, ratio(fallen, squared)), new, pull.mul_(c)
+
+
+def majorised_states(
+    block: RecurrentStates, term: Term, work: Work, at: Unrolled
+) -> tuple[Step, Unrolled, Tensor]:
+    """The same by one step against the gradient, as long for all samples."""
+    s, e = at.states, at.states - at.predicted
+    held: list[tuple[Tensor, ...]] = []
+
+    def evaluate(values: list[Tensor]) -> Tensor:
+        nonlocal held
+        found, held = block.rolled_out(at.params, at.inputs, values[0])
+        return found
+
+    residual = s - term.target
+    pull = through_time(at.slopes, term.weight * residual, at.params["weight_hh_l0"])
+    known, anchor = Known(s, residual, [pull], centre=e), Anchor(term.weight, e.new_zeros(()))
+    found = majorised_step([e], evaluate, None, anchor, term, work, "S", known)
+    step = Step("s", found.squared, found.rate)
+    if found.prediction is None:
+        return step, at, pull
+    parts = [torch.stack(each, 1) for each in zip(*held, strict=True)]
+    predicted = found.prediction - found.values[0]
+    ended = Unrolled(block.cell_kind, at.params, found.prediction, predicted, parts, inputs=at.inputs)
+    return step, ended, pull
+
+
+def _towards(slopes: Slopes, gradient: Tensor, U: Tensor) -> Tensor:
+    """``(I + J^T J)^-1 (-gradient)`` of every sample, as far as a few steps of conjugate gradients come."""
+    left = -gradient
+    towards, move = left, torch.zeros_like(left)
+    squared = row_squared_norms(left)
+    for step in range(CONJUGATE_STEPS):
+        of_states = forward_through_time(slopes, towards, U)
+        curved = row_squared_norms(of_states) + row_squared_norms(towards)
+        length = like_rows(ratio(squared, curved).to(move.dtype), move)
+        move = torch.addcmul(move, length, towards)
+        if step + 1 < CONJUGATE_STEPS:
+            left = left - length * through_time(slopes, of_states, U).add_(towards)
+            before, squared = squared, row_squared_norms(left)
+            towards = torch.addcmul(left, like_rows(ratio(squared, before).to(move.dtype), move), towards)
+    return move
+
+
+def _row_inner(x: Tensor, y: Tensor) -> Tensor:
+    """``<x_i, y_i>`` of every sample, float64: in the given precision within one step of time."""
+    return (x * y).sum(-1).flatten(1).sum(1, dtype=torch.float64)
+
+
+def _write(into: list[Tensor], rows: Tensor, values: list[Tensor]) -> None:
+    for mine, new in zip(into, values, strict=True):
+        mine[rows] = new
 
 
 def whitened_step(
@@ -123,5 +246,5 @@ def _factor(block: RecurrentStates, inputs: Tensor, work: Work) -> Tensor:
     rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1) if block.bias else rows
     counts = None if work.counts is None else work.counts.repeat_interleave(inputs.shape[1], 0)
     gram = full_precision_gram(rows, counts) / (work.samples(len(inputs)) * inputs.shape[1])
-    damping = work.options.damping * METRIC_DAMPING.get(block.cell_kind, 1.0) * gram.diagonal().mean()
+    damping = work.options.damping * METRIC_DAMPING * gram.diagonal().sum()
     return damped_cholesky(gram, damping, rows.dtype)[0].to(rows.dtype)
