@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from dladmm.compute import kernels, narrow_kernels, number_kernels, product_kernels
+from dladmm.compute import kernels, narrow_kernels, number_kernels, product_kernels, softmax_kernels
 from dladmm.compute.gpu import code
 from dladmm.compute.gpu.code import FOLDER, GpuError, Kernel, Unit
 
@@ -29,9 +29,8 @@ def launch(kernel: Kernel, grid: tuple[int, int], *arguments: object) -> None:
 
 
 def all_kernels() -> list[Kernel]:
-    values = [
-        value for module in (kernels, number_kernels, product_kernels) for value in vars(module).values()
-    ]
+    modules = kernels, number_kernels, product_kernels, softmax_kernels
+    values = [value for module in modules for value in vars(module).values()]
     several = [each for value in values for each in (value.values() if isinstance(value, dict) else [value])]
     return [each for each in (*several, *narrow_kernels.narrow(FEW)) if isinstance(each, Kernel)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from convergent import train, train_graph
 from dladmm import datasets, mlp
@@ -101,6 +102,23 @@ def test_accelerated_runs_are_replayed_through_refusals(dtype, caplog):
     close = {"rtol": 1e-6 if dtype == "float64" else 0.05, "atol": 0}
     ends = (torch.tensor(run.history["lagrangian"][-1], dtype=torch.float64) for run in (recorded, plain))
     torch.testing.assert_close(*ends, **close)
+
+
+@pytest.mark.parametrize("mode", ["accelerated", "convergent"])
+def test_convolutions_are_replayed(mode, caplog):
+    """As many steps of conjugate gradients as were foreseen; the answers are those of a run that asks."""
+    generator = torch.Generator().manual_seed(0)
+    X, y = torch.rand(300, 1, 12, 12, generator=generator), torch.randint(0, 3, (300,), generator=generator)
+    X[torch.arange(300), 0, y, :] += 1
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(24, 3),
+    )  # fmt: skip
+    given = {"device": "cuda", "dtype": "float64", "max_iter": 25, "mode": mode, "seed": 0}
+    recorded, plain = (train(network, X, y, compile=how, **given) for how in ("auto", False))
+    assert not said(caplog), "the launches could not be recorded"
+    ends = (run.history["objective"][-1] for run in (recorded, plain))
+    assert next(ends) == pytest.approx(next(ends), rel=0.02)
 
 
 @pytest.mark.parametrize("rows", ["all", "train"])

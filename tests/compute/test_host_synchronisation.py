@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dladmm import datasets
@@ -17,7 +18,7 @@ from dladmm.compute.recording import Recorder
 from dladmm.engine.accelerated import Accelerated
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
-from dladmm.network.chain import Chain, mlp
+from dladmm.network.chain import Chain, from_module, mlp
 from dladmm.regularizers import L1, L2
 from dladmm.solvers import factor
 from dladmm.solvers.factor import damped_cholesky
@@ -100,6 +101,24 @@ def test_a_recordable_iteration_asks_the_device_for_nothing(activation, loss, st
     engine, state = network(loss, activation, alpha0=start, t0=start, **solvers)
     assert engine.recordable
     assert waits(engine, state) == []
+
+
+@pytest.mark.parametrize("solver", ["quadratic", "exact"])
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.AvgPool2d(2)], ids=["max", "mean"])
+def test_nor_does_one_of_convolutions(solver, pool):
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), pool, nn.Conv2d(3, 4, 3, stride=2, dilation=2, padding=2),
+        nn.LeakyReLU(), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 2, groups=2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(18, 3),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(20, 1, 8, 8, generator=generator), torch.randint(0, 3, (20,), generator=generator)
+    chain, loss = from_module(network, sample=x[:2]), get_loss("cross_entropy")
+    solvers = SubproblemOptions(w_solver=solver, a_solver=solver)
+    engine = Engine(chain, x, Risk(loss, loss.encode(y, 3, x.dtype)), L2(0.1), solvers)
+    params = chain.initial_parameters(generator, 1.0, dtype=x.dtype, device=x.device)
+    assert engine.recordable
+    assert waits(engine, engine.feasible_state(params, 1.5, 1.0)) == []
 
 
 GRAPH_OPTIONS = [

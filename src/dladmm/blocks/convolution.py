@@ -42,9 +42,8 @@ class Convolution(Block):
         As in ``nn.Conv1d`` and ``nn.Conv2d``; W is (n_out, n_in / groups, *kernel), b (n_out,).
     """
 
-    support = Support.COUNTS | Support.RANKS
-    linear = True
-    positions_share_weights = True
+    support = Support.COUNTS | Support.RANKS | Support.RECORDING
+    linear = positions_share_weights = True
     kind = "convolution"
     keeps_positions = False
     penalised = ("W",)

@@ -34,7 +34,7 @@ class LinearMap(Block):
     """
 
     kind = "map"
-    support = Support.COUNTS | Support.RANKS
+    support = Support.COUNTS | Support.RANKS | Support.RECORDING
     linear = True
     keeps_positions = False
 
@@ -127,7 +127,7 @@ class Composed(Block):
         self.updated_once, self.by_steps = block.updated_once, block.by_steps
         self.starts_by_data = block.starts_by_data
         self.draws, self.weight_set, self._behind = block.draws, block.weight_set, not first
-        self.support = block.support & (Support.COUNTS | Support.RANKS)
+        self.support = block.support & (Support.COUNTS | Support.RANKS | Support.RECORDING)
         self.penalised, self.carried, self.n_out = block.penalised, block.carried, block.n_out
         self.joins_updates = block.joins_updates
         self.positions_share_weights, self.constraint = block.positions_share_weights, block.constraint

@@ -16,7 +16,7 @@ from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 class MaxPool(Block):
     """``g(v)_j = max of v over window j``, windows side by side; entries beyond the last whole window are not seen."""
 
-    support = Support.COUNTS | Support.RANKS
+    support = Support.COUNTS | Support.RANKS | Support.RECORDING
 
     def __init__(self, window: tuple[int, ...]) -> None:
         self.window = window

@@ -2,7 +2,7 @@
 
 They are optional: without an NVIDIA GPU, in float64, with row counts or for small tensors a pass runs as its function
 says, and that function is the kernel's definition (``tests/compute/test_kernels.py`` compares them on a GPU). The code
-is in ``gpu/passes.cu`` and ``gpu/softmax.cu``. Of a sum a thread adds up eight entries in float32, all others are added
+is in ``gpu/passes.cu``. Of a sum a thread adds up eight entries in float32, all others are added
 in float64.
 """
 
@@ -25,11 +25,12 @@ from dladmm.compute.number_kernels import (
     solved_length,
 )
 from dladmm.compute.product_kernels import row_sums, rows_times, sums_over_rows
+from dladmm.compute.softmax_kernels import softmax_prox
 
 THREADS, WARP = 256, 32
 """Of a block of threads, and of those that work in step."""
 
-PASSES, SOFTMAX = Unit("passes.cu"), Unit("softmax.cu")
+PASSES = Unit("passes.cu")
 
 _advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _difference, _drop, _pool = (
     PASSES.kernel(name, THREADS)
@@ -46,19 +47,12 @@ _advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _
         "pool",
     )
 )
-_softmax_prox = {
-    torch.float32: SOFTMAX.kernel("softmax_prox_float32", THREADS),
-    torch.float64: SOFTMAX.kernel("softmax_prox_float64", THREADS),
-}
 
 BLOCK = 8 * THREADS
 """Entries that a block of threads works on at a time."""
 
 SUMMING_BLOCKS = 1 << 11
 """Blocks of threads that leave a sum each, at most: some for every processor at a time, and soon added up."""
-
-MANY_THREADS = 1 << 16
-"""That a GPU has work for at a time, some for each of its lanes."""
 
 WORTH_A_KERNEL = 1 << 18
 """Entries from which a kernel pays for its launch, which takes the host longer than torch's own."""
@@ -227,35 +221,6 @@ def rises(
     sums = H.new_empty(len(steps), blocks, dtype=torch.float64)
     _relu_rises(grid, H, change, prediction, residual, steps, sums, H.numel(), len(steps))
     return sums.sum(1)
-
-
-def softmax_prox(v: Tensor, y: Tensor, r: Tensor | float, rough_steps: int, steps: int) -> Tensor | None:
-    """:func:`dladmm.losses.cross_entropy.softmax_prox` without looking whether it has settled, in the dtype of v.
-
-    So many Newton steps are made in float32, and in float64.
-    """
-    weights = r if isinstance(r, Tensor) else None
-    given = [v, y] if weights is None else [v, y, weights]
-    if v.dtype not in _softmax_prox or not all(x.dtype == v.dtype and x.is_contiguous() for x in given):
-        return None
-    n, classes = v.shape
-    if y.shape != v.shape or (weights is not None and weights.shape != (n, 1)):
-        return None
-    z, lanes = torch.empty_like(v), _lanes(n, classes)
-    _softmax_prox[v.dtype](
-        (-(-n * lanes // THREADS), 1),
-        z, v, y, weights, 0.0 if isinstance(r, Tensor) else float(r), n, classes, lanes, rough_steps, steps,
-    )  # fmt: skip
-    return z
-
-
-def _lanes(n: int, classes: int) -> int:
-    """Threads of a row: few that have several classes each, where there are rows enough and none of them idles."""
-    powers = [1 << i for i in range(6)]  # up to a warp
-    enough = [lanes for lanes in powers if n * lanes >= MANY_THREADS and lanes <= classes] or [
-        min(WARP, 1 << max(0, classes - 1).bit_length())
-    ]
-    return min(enough, key=lambda lanes: (-(-classes // lanes) * lanes, lanes))
 
 
 def _plain(x: Tensor, *others: Tensor | None, small: bool = False) -> bool:

@@ -14,10 +14,11 @@ from functools import partial
 import torch
 
 from dladmm.compute.gpu.code import Unit
-from dladmm.compute.kernels import PASSES, SOFTMAX, WORTH_A_KERNEL
+from dladmm.compute.kernels import PASSES, WORTH_A_KERNEL
 from dladmm.compute.narrow_kernels import narrow
 from dladmm.compute.number_kernels import NUMBERS
 from dladmm.compute.product_kernels import PRODUCT, SPLIT
+from dladmm.compute.softmax_kernels import SOFTMAX
 
 
 def rehearse(entries: int, classes: int, few: int, product: bool, device: torch.device) -> None:

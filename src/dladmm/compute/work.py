@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -164,8 +164,7 @@ class Work:
 
     def buffer(self, name: str, like: Tensor, columns: int | None = None, rows: int | None = None) -> Tensor:
         """A buffer with the rows and columns of ``like``, the same one for every chunk of rows."""
-        n_rows = len(like) if rows is None else rows
-        width = like.shape[1:] if columns is None else (columns,)
+        n_rows, width = len(like) if rows is None else rows, like.shape[1:] if columns is None else (columns,)
         if self.chunk_rows is None:
             return self.workspace.buffer(name, (n_rows, *width), like)
         return self.workspace.buffer(name, (max(self.chunk_rows, n_rows), *width), like)[:n_rows]
@@ -201,8 +200,7 @@ class Work:
         key = (self.owner, name)
         if key not in self.sweep_values:
             self.sweep_values[key] = make()
-        found: Made = self.sweep_values[key]
-        return found
+        return cast("Made", self.sweep_values[key])
 
     def residual(self, term: Term) -> Tensor:
         """``E = prediction - target``, in a buffer."""
@@ -217,11 +215,11 @@ class Work:
         if self.how.shortcuts and self.chunk_rows is None:
             found = self.workspace.find((name, link), (first, second))
         if found is None:
-            found = self.buffer(self._buffer_of(name, link), first)
+            found = self.buffer(self._named(name, link), first)
             difference(self.how, found, first, second)
         return found
 
-    def _buffer_of(self, name: str, link: int) -> str:
+    def _named(self, name: str, link: int) -> str:
         return f"{name} {link}" if name == "offset" and self.plan.offsets_last else name
 
     def _prepared(self, wanted: bool, name: str, like: Tensor) -> Tensor | None:
@@ -266,7 +264,7 @@ class Work:
         if not self.plan.in_settled:
             descend(self.how, v, d, far)
             return None
-        offset = self._prepared(self.plan.in_offset_lasts, self._buffer_of("offset", self.owner - 1), v)
+        offset = self._prepared(self.plan.in_offset_lasts, self._named("offset", self.owner - 1), v)
         tie = descend(self.how, v, d, far, anchor.value, residual=offset, counts=self.counts, measured=True)
         if offset is not None:
             self.workspace.keep(("offset", self.owner - 1), offset, (v, anchor.value))
@@ -277,7 +275,7 @@ class Work:
     ) -> Tensor:
         """``v = argmin (v - value)^2 + weight (target - f(v))^2``, the prediction f(v); ``||v - value||^2``."""
         residual = self._prepared(self.plan.in_residual, "residual", v)
-        offset = self._prepared(self.plan.out_offset, self._buffer_of("offset", self.owner), v)
+        offset = self._prepared(self.plan.out_offset, self._named("offset", self.owner), v)
         f = None if self.plan.out_prediction_dead else term.prediction
         tie = solve_entries(
             self.how, v, f, anchor.value, term.target, self.counts, residual, offset,

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dladmm.compute.foresight import Foresight
+
 Made = TypeVar("Made")
 
 KEPT = 2
@@ -75,6 +77,14 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[Hashable, Tensor] = {}
         self._entries: dict[Hashable, list[Entry]] = {}
+        self._foresight: Foresight | None = None
+
+    @property
+    def foresight(self) -> Foresight:
+        """How long the engine's loops are where nobody may ask."""
+        if self._foresight is None:
+            self._foresight = Foresight()
+        return self._foresight
 
     def buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A buffer with this shape; its content is whatever was written there last."""

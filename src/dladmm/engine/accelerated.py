@@ -32,7 +32,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.chunks import Source
-from dladmm.compute.recording import WARM_CALLS, Recorder
+from dladmm.compute.recording import RECORDED_ENTRIES, WARM_CALLS, Recorder
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -53,10 +53,6 @@ FIRST_FADE, FADE_GROWTH = 0.3, 1.05
 
 NUMBERS = ("iteration", "momentum", "level", "calm", "refused", "patience", "fade", "rho", "nu")
 """What an accelerated run must find again besides its previous parameters."""
-
-
-RECORDED_ENTRIES = 1 << 28
-"""Of all variables: beyond, an iteration takes the device longer than launching it takes the host."""
 
 
 class Attempt(NamedTuple):
@@ -157,6 +153,7 @@ class Accelerated:
         def run() -> Tried:
             return after(self._sweep_from(state, attempt, self._beta, inputs))
 
+        planned = self.engine.workspace.foresight.plan()
         self._calls += 1
         if self._calls <= WARM_CALLS:
             return run()
@@ -169,7 +166,7 @@ class Accelerated:
         if self._recorder is None:
             compiles = self.engine.how.compiled
             self._recorder = Recorder(self.engine.workspace, lasting=False, compiles=compiles)
-        tried: Tried = self._recorder((attempt.level, inputs is None, *held), run)
+        tried: Tried = self._recorder((attempt.level, inputs is None, planned, *held), run)
         return tried
 
     def _records(self, state: State) -> bool:

@@ -161,8 +161,7 @@ class Needs:
         later = affine[1:]
         moved = [block.n_out for block in (later if self._steps_on_gram else affine)]
         inputs = [block.n_in for block in later]
-        # What convergent mode leaves for the next sweep has memory of its own (``UpdatePlan.offsets_last``)
-        lasts = self.options.mode == "convergent" and self.at_once is None
+        lasts = self.options.mode == "convergent" and self.at_once is None  # ``UpdatePlan.offsets_last``
         widths = [
             sum({block.n_out for block in affine}),
             sum(set(moved)),

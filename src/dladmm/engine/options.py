@@ -291,10 +291,10 @@ def refuse_own_settings(options: TrainOptions) -> None:
         raise InputError("mode, start and rho_rule are settings of dlADMM; leave them out beside method.")
 
 
-def execution_of(options: TrainOptions, method: Method, engine: Engine) -> Execution:
+def execution_of(options: TrainOptions, method: Method, engine: Engine, state: State) -> Execution:
     """Passes compiled where that was asked for; launches recorded where the paper's sweep waits for nothing."""
     on_gpu = engine.x.is_cuda and engine.comm.alone
     own = isinstance(method, (Plain, Accelerated))
-    recorded = options.compile is not False and on_gpu and own and engine.recordable
+    recorded = options.compile is not False and on_gpu and own and engine.recordable_at(state)
     rounded = options.precision == "bfloat16"
     return Execution(compiled=options.compile is True, recorded=recorded, rounded_directions=rounded)

@@ -16,6 +16,7 @@ from dladmm.blocks import Params, Support, Term, Work
 from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.compute.execution import EAGER, Execution, copied
+from dladmm.compute.recording import RECORDED_ENTRIES
 from dladmm.compute.workspace import Workspace
 from dladmm.losses import Risk
 from dladmm.network.chain import Chain
@@ -176,6 +177,12 @@ class Problem:
             and all(self.penalty_of(l).quadratic is not None for l in range(len(self.chain)))
             and self.risk.closed_form
         )
+
+    def recordable_at(self, state: State) -> bool:
+        """The same of a sweep of this size: with very many entries, conjugate gradients may as well ask when to end."""
+        asks = any(block.kind in ("convolution", "map", "mapped") for block in self.chain)
+        entries = sum(v.numel() for v in state.outputs)
+        return self.recordable and not (asks and entries > RECORDED_ENTRIES)
 
     @property
     def n_rows(self) -> int:

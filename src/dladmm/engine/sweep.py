@@ -19,6 +19,7 @@ from torch import Tensor
 from dladmm.blocks import Anchor, Block, Step, Support, Term, Work
 from dladmm.compute.chunks import concatenated
 from dladmm.compute.execution import copied
+from dladmm.compute.foresight import is_of_a_loop
 from dladmm.compute.passes import inner_and_square, ratio, total_square
 from dladmm.compute.workspace import UpdatePlan
 from dladmm.engine.batches import Batches
@@ -144,10 +145,14 @@ class Engine(MeasuredProblem):
             for l, block in enumerate(self.chain)
             for name in block.carried
         }
-        return {name: value for name, value in found.items() if value is not None}
+        loops = self.workspace.foresight.snapshot() if self.how.recorded else {}
+        return {name: value for name, value in found.items() if value is not None} | loops
 
     def carry(self, state: State, l: int, name: str, value: Tensor) -> None:
         """Put back what :meth:`carried` gave for block l."""
+        if is_of_a_loop(name):
+            self.workspace.foresight.resume(l, name, value)
+            return
         self.workspace.keep((l, name), value, (self.input(state, l), *state.params[l].values()))
 
     def _update_last(self, state: State) -> Step:

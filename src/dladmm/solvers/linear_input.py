@@ -74,19 +74,21 @@ def conjugate_gradients(
     rest = row_squared_norms(r)
     slope = torch.zeros_like(rest)
 
-    def left() -> float:
+    def left() -> Tensor:
         """Over all samples, each as often as it counts."""
-        return float(work.total((rest if work.counts is None else rest * work.counts[:, 0]).sum())[0])
+        return work.total((rest if work.counts is None else rest * work.counts[:, 0]).sum())[0]
 
     enough = tolerance**2 * left()
-    for step in range(max_steps):
-        more = step < max_steps - 1
+    end = _End(work, v, max_steps)
+    for step in range(end.steps):
+        more = step < end.steps - 1
         for rows in work.parts(term.prediction, p, r, move, rest, slope):
             _advance(rows[1:], c, apply, adjoint if more else None)
         previous, rest = rest, row_squared_norms(r) if more else rest
-        if not more or left() <= enough:
+        if not more or end.reached(left() <= enough):
             break
         p = p.mul_(like_rows(ratio(rest, previous).to(v.dtype), p)).add_(r)
+    end.leave()
     squared, moved_squared = slope.new_zeros(()), slope.new_zeros(())
     counts = torch.ones_like(slope) if work.counts is None else work.counts[:, 0].double()
     for prediction, some, by, falls, weights in work.parts(term.prediction, v, move, slope, counts):
@@ -99,6 +101,26 @@ def conjugate_gradients(
         counted = best.square() * weights
         squared, moved_squared = squared + lengths @ counted, moved_squared + moved_lengths @ counted
     return solved_step(squared, moved_squared, c, anchor)
+
+
+class _End:
+    """When the steps end: where they were enough or, where nobody may ask, as calls before foresaw."""
+
+    def __init__(self, work: Work, like: Tensor, most: int) -> None:
+        self._work, self._asks = work, not work.how.never_waits(like)
+        self._name = "forward" if work.order[-1] else "backward"
+        self._insufficient: list[Tensor] = []
+        self.steps = most if self._asks else work.workspace.foresight.steps(work.owner, self._name, most)
+
+    def reached(self, enough: Tensor) -> bool:
+        if self._asks:
+            return bool(enough)
+        self._insufficient.append(~enough)
+        return False
+
+    def leave(self) -> None:
+        if not self._asks:
+            self._work.workspace.foresight.count(self._work.owner, self._name, self._insufficient)
 
 
 def _advance(rows: Sequence[Tensor], c: float, apply: Product, adjoint: Product | None) -> None:

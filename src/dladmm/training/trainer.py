@@ -115,7 +115,7 @@ class Trainer:
                 f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
             )
         self._requested, self.restored_from = cast("Status | None", None), cast("int | None", None)
-        self.engine.how = execution_of(options, self.method, self.engine)
+        self.engine.how = execution_of(options, self.method, self.engine, self.state)
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded and isinstance(self.method, Plain):
             self._advance = Replayed(self._move, self._depends_on, self.engine.workspace)
@@ -269,9 +269,9 @@ class Trainer:
 
     def _depends_on(self) -> tuple[Any, ...]:
         """What a recorded iteration is made for: the numbers in it, and where the state lies."""
-        state = self.state
+        state, plan = self.state, self.engine.workspace.foresight.plan()
         held = [*state.outputs, *state.predictions, state.u, *(p for b in state.params for p in b.values())]
-        return state.rho, state.nu, self.engine.options, *(tensor.data_ptr() for tensor in held)
+        return state.rho, state.nu, self.engine.options, plan, *(tensor.data_ptr() for tensor in held)
 
     def _complete_last_row(self) -> None:
         """Measure the last iterate where the run ended between two measurements."""
