@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from convergent import train, train_graph
-from dladmm import datasets, mlp
+from dladmm import datasets, from_module, mlp
 from dladmm.compute.recording import Recorder
 from dladmm.compute.workspace import Workspace
 
@@ -114,8 +114,9 @@ def test_convolutions_are_replayed(mode, caplog):
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(),
         nn.AvgPool2d(2), nn.Flatten(), nn.Linear(24, 3),
     )  # fmt: skip
-    given = {"device": "cuda", "dtype": "float64", "max_iter": 25, "mode": mode, "seed": 0}
-    recorded, plain = (train(network, X, y, compile=how, **given) for how in ("auto", False))
+    given = {"device": "cuda", "dtype": "float64", "max_iter": 25, "mode": mode}
+    chain = from_module(network, sample=X[:2])
+    recorded, plain = (train(chain, X, y, compile=how, **given) for how in ("auto", False))
     assert not said(caplog), "the launches could not be recorded"
     ends = (run.history["objective"][-1] for run in (recorded, plain))
     assert next(ends) == pytest.approx(next(ends), rel=0.02)
