@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from dladmm.compute import execution, passes
 from dladmm.compute.execution import Execution
 from dladmm.compute.foresight import FIRST_STEPS, MORE_STEPS, REMEMBERED, Foresight, is_of_a_loop
 from dladmm.engine.accelerated import Accelerated
+from dladmm.engine.options import execution_of, make_options
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk, get_loss
 from dladmm.network.chain import mlp
@@ -180,12 +183,27 @@ def test_what_is_carried_holds_the_plans_of_a_recorded_run(taken_for_a_gpu):
     assert not any(is_of_a_loop(name.split(".", 1)[1]) for name in engine.carried(state))
 
 
-def test_many_entries_are_not_worth_a_foresight(monkeypatch):
+def test_many_entries_are_not_worth_a_recording(monkeypatch):
     engine, state = problem(RECORDED)
-    assert engine.recordable_at(state)
     entries = sum(v.numel() for v in state.outputs)
-    for limit, worth in ((entries, True), (entries - 1, False)):
+    assert entries % 2 == 0
+    for chain, foresees, limit in ((engine.chain, True, entries // 2), (mlp([3, 4, 2]), False, entries)):
+        engine.chain = chain
+        assert engine.foresees == foresees
         monkeypatch.setattr("dladmm.engine.problem.RECORDED_ENTRIES", limit)
-        assert engine.recordable_at(state) == worth
+        assert engine.worth_recording(state)
+        monkeypatch.setattr("dladmm.engine.problem.RECORDED_ENTRIES", limit - 1)
+        assert not engine.worth_recording(state)
+
+
+@pytest.mark.parametrize("entries", [1 << 10, 1 << 40])
+def test_a_large_run_of_convolutions_asks(monkeypatch, entries):
+    """Where nothing is replayed a loop may ask, and ends as soon as its answer is good."""
+    engine, state = problem(Execution())
+    method = Accelerated(engine, state)
+    monkeypatch.setattr("dladmm.engine.problem.RECORDED_ENTRIES", entries)
+    engine.x = SimpleNamespace(is_cuda=True)
+    how = execution_of(make_options(mode="accelerated"), method, engine, state)
+    assert how.recorded == (entries > 1 << 20)
     engine.chain = mlp([3, 4, 2])
-    assert engine.recordable_at(state), "a network without convolutions asks nothing"
+    assert execution_of(make_options(mode="accelerated"), method, engine, state).recorded

@@ -17,7 +17,7 @@ import torch
 from dladmm.compute.hand_written import wait_for_rehearsals
 from dladmm.compute.workspace import Workspace
 
-RECORDED_ENTRIES = 1 << 29
+RECORDED_ENTRIES = 1 << 28
 """Of all variables: beyond, an iteration takes the device longer than launching it takes the host."""
 
 WARM_CALLS = 2

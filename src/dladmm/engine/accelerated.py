@@ -32,7 +32,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.blocks import Params, Step
 from dladmm.compute.chunks import Source
-from dladmm.compute.recording import RECORDED_ENTRIES, WARM_CALLS, Recorder
+from dladmm.compute.recording import WARM_CALLS, Recorder
 from dladmm.engine.method import Look, Seen
 from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
@@ -171,7 +171,7 @@ class Accelerated:
 
     def _records(self, state: State) -> bool:
         """Whether attempts are replayed: then the tensors of the state, and of the trial, stay where they are."""
-        small = sum(v.numel() for v in self._trial.outputs) <= RECORDED_ENTRIES
+        small = self.engine.worth_recording(self._trial)
         return self.engine.how.never_waits(state.u) and small and not self.engine.chain.draws
 
     def _objective_of(self, state: State) -> float:

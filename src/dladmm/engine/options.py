@@ -293,8 +293,8 @@ def refuse_own_settings(options: TrainOptions) -> None:
 
 def execution_of(options: TrainOptions, method: Method, engine: Engine, state: State) -> Execution:
     """Passes compiled where that was asked for; launches recorded where the paper's sweep waits for nothing."""
-    on_gpu = engine.x.is_cuda and engine.comm.alone
-    own = isinstance(method, (Plain, Accelerated))
-    recorded = options.compile is not False and on_gpu and own and engine.recordable_at(state)
+    on_gpu, own = engine.x.is_cuda and engine.comm.alone, isinstance(method, (Plain, Accelerated))
+    asks = engine.foresees and not engine.worth_recording(state)
+    recorded = options.compile is not False and on_gpu and own and engine.recordable and not asks
     rounded = options.precision == "bfloat16"
     return Execution(compiled=options.compile is True, recorded=recorded, rounded_directions=rounded)

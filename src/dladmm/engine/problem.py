@@ -165,24 +165,24 @@ class Problem:
         """The same problem with other inputs, options or execution settings; this one stays as it is."""
         other = copy.copy(self)
         other.x = self.x if x is None else cast(Tensor, x)
-        other.options = self.options if options is None else options
-        other.how = self.how if how is None else how
+        other.options, other.how = options or self.options, how or self.how
         return other
 
     @property
     def recordable(self) -> bool:
         """Whether a sweep never asks the device for a number, so that its launches can be recorded and replayed."""
-        return (
-            all(block.supports(Support.RECORDING, self.options) for block in self.chain)
-            and all(self.penalty_of(l).quadratic is not None for l in range(len(self.chain)))
-            and self.risk.closed_form
-        )
+        able = all(block.supports(Support.RECORDING, self.options) for block in self.chain)
+        smooth = all(self.penalty_of(l).quadratic is not None for l in range(len(self.chain)))
+        return able and smooth and self.risk.closed_form
 
-    def recordable_at(self, state: State) -> bool:
-        """The same of a sweep of this size: with very many entries, conjugate gradients may as well ask when to end."""
-        asks = any(block.kind in ("convolution", "map", "mapped") for block in self.chain)
-        entries = sum(v.numel() for v in state.outputs)
-        return self.recordable and not (asks and entries > RECORDED_ENTRIES)
+    @property
+    def foresees(self) -> bool:
+        """Whether a recorded sweep makes as many steps of conjugate gradients as were foreseen, where others ask."""
+        return any(block.kind in ("convolution", "map", "mapped") for block in self.chain)
+
+    def worth_recording(self, state: State) -> bool:
+        """Whether a sweep of this size takes the device no longer than the host; convolutions launch more."""
+        return sum(v.numel() for v in state.outputs) <= (2 if self.foresees else 1) * RECORDED_ENTRIES
 
     @property
     def n_rows(self) -> int:

@@ -93,15 +93,15 @@ def _on_gram(
         else:
             d = plus_penalty(product.clone(), grouped(new, A), penalty.quadratic, A.weight)
             heading = direction_W(d, A, penalty, work, W.dtype).double()
-            moved_squared = ((heading @ gram) * heading).sum()
+            curved = heading @ gram
+            moved_squared = (curved * heading).sum()
             multiple, step = length_W(d, heading, moved_squared, A, penalty, work, dtype=W.dtype)
             move = (heading * multiple).to(W.dtype)
             new.add_(move.reshape(W.shape))
-            exact_move = move.double()
             if W_follows:
-                _add_product(product, exact_move, gram)
+                product.addcmul_(curved, multiple)
             if b_follows and ones is not None:
-                sums = sums + _times_ones(exact_move, ones)
+                sums = sums + _times_ones(move, ones)
         steps.append(step)
     A.advance(A.products(new - W), torch.ones((), dtype=W.dtype, device=W.device), _added(shifts))
     work.assign(W, new)
@@ -150,14 +150,6 @@ def _mean(
 def _added(shifts: Sequence[Tensor]) -> Tensor | None:
     """The shift of all updates of b together; None if there was none."""
     return sum(shifts[1:], shifts[0]) if shifts else None
-
-
-def _add_product(d: Tensor, move: Tensor, gram: Tensor) -> None:
-    """``d += move A^T A``, group by group; the sum is made within the product, which saves a pass over d."""
-    if d.ndim == 2:
-        d.addmm_(move, gram)
-    else:
-        d.baddbmm_(move, gram)
 
 
 def _add_outer(d: Tensor, shift: Tensor, ones: Tensor) -> None:

@@ -1,7 +1,15 @@
 // The prox of softmax cross-entropy, dladmm/losses/cross_entropy.py (softmax_prox, which explains the method): all its
-// Newton steps in one launch. Some lanes take a row (kernels.py says how many), each every so-and-so-manieth class of it.
+// Newton steps in one launch. Some lanes take a row (kernels.py says how many), each some classes of it.
+
+// DOUBLE says what is given, and is defined where this is compiled. Loops are not unrolled: that takes the compiler twice
+// as long, and gains nothing.
 
 typedef long long whole;
+#if DOUBLE
+typedef double given;
+#else
+typedef float given;
+#endif
 
 constexpr int INNER = 4;      // Newton steps for each class, as losses.cross_entropy has them
 constexpr int FROM_ROUGH = 2;  // those in float64 from the root in float32, each of which doubles the digits
@@ -35,6 +43,7 @@ template <typename real> struct Class {
     }
 
     __device__ real root(real t, int steps) const {
+#pragma unroll 1
         for (int i = 0; i < steps; i++) {
             real e = expm1(t) * k;
             t -= (e + t + d) / (e + k + 1);
@@ -50,7 +59,8 @@ __device__ float root(const Class<float> &at, float, float, float, float, float)
 __device__ double root(const Class<double> &at, float v, float y, float s, float r, float log_r) {
     Class<float> rounded(v, y, s, r, log_r);
     float rough = root(rounded, v, y, s, r, log_r);
-    return finite(rough) ? at.root(rough, FROM_ROUGH) : at.root(at.above(), INNER);
+    bool near = finite(rough);
+    return at.root(near ? rough : at.above(), near ? FROM_ROUGH : INNER);
 }
 
 // w - y/r at s, and w itself (its return value)
@@ -69,6 +79,7 @@ template <typename real> struct Row {
     // One Newton step of s
     template <typename rounded> __device__ rounded step(rounded s, rounded r, rounded log_r, rounded total) const {
         rounded gap = 0, weight = 0, slope = 0;
+#pragma unroll 1
         for (int column = lane; column < classes; column += lanes) {
             rounded excess, w = omega<rounded>(v[column], y[column], s, r, log_r, excess);
             gap += excess;
@@ -82,42 +93,37 @@ template <typename real> struct Row {
     }
 };
 
-template <typename real> __device__ void prox(
-    real *z, const real *v, const real *y, const real *r_at, double r, whole n, int classes, int lanes, int rough_steps,
-    int steps
+extern "C" __global__ void softmax_prox(
+    given *z, const given *v, const given *y, const given *r_at, double r, whole n, whole many, whole each,
+    whole rough_steps, whole steps
 ) {
+    int classes = (int)many, lanes = (int)each;
     whole row = ((whole)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
     bool inside = row < n;  // all lanes go on: they add up together
     if (!inside) row = n - 1;
-    Row<real> at = {v + row * classes, y + row * classes, classes, lanes, (int)(threadIdx.x % lanes)};
+    Row<given> at = {v + row * classes, y + row * classes, classes, lanes, (int)(threadIdx.x % lanes)};
     if (r_at) r = r_at[row];
     double log_r = log(r), largest = at.v[0], sum = 0, total = 0;
+#pragma unroll 1
     for (int column = at.lane; column < classes; column += lanes) {
         largest = fmax(largest, (double)at.v[column]);
         total += at.y[column];
     }
     largest = largest_of_lanes(largest, lanes);
     total = sum_of_lanes(total, lanes) / r;
+#pragma unroll 1
     for (int column = at.lane; column < classes; column += lanes) sum += exp(at.v[column] - largest);
     double start = largest + log(sum_of_lanes(sum, lanes)), s = start;
     float rough = start;
+#pragma unroll 1
     for (int i = 0; i < rough_steps; i++) rough += at.template step<float>(rough, r, log_r, total);
     if (finite(rough)) s = rough;
+#pragma unroll 1
     for (int i = 1; i < steps; i++) s += at.template step<double>(s, r, log_r, total);
+#pragma unroll 1
     for (int column = at.lane; column < classes && inside; column += lanes) {
         double excess;
         omega<double>(at.v[column], at.y[column], s, r, log_r, excess);
         z[row * classes + column] = at.v[column] - excess;
     }
 }
-
-#define SOFTMAX_PROX(name, real)                                                                                      \
-    extern "C" __global__ void name(                                                                                  \
-        real *z, const real *v, const real *y, const real *r_at, double r, whole n, whole classes, whole lanes,       \
-        whole rough_steps, whole steps                                                                                \
-    ) {                                                                                                               \
-        prox<real>(z, v, y, r_at, r, n, (int)classes, (int)lanes, (int)rough_steps, (int)steps);                      \
-    }
-
-SOFTMAX_PROX(softmax_prox_float32, float)
-SOFTMAX_PROX(softmax_prox_float64, double)
