@@ -249,6 +249,17 @@ def test_numbers_of_majorised_steps(squares, start):
         by_kernel_and_plain(length, *given[:2], power, c=0.5, strength=0.03, start=start, growth=1.5)
 
 
+@pytest.mark.parametrize("power", range(1, 12))
+def test_a_curvature_just_above_a_power_takes_the_next(power):
+    """Where the logarithm rounds to the power itself."""
+    for growth in (1.5, 2.0, 1.1):
+        given = numbers(1.0, 2 * math.nextafter(growth**power, math.inf))
+        length, c = weight_step._majorised_length, 0.5
+        by_kernel_and_plain(length, *given, 1.0, c=c, strength=0.0, start=1.0, growth=growth)
+        multiple, *_ = length.kernel(*given, 1.0, c=c, strength=0.0, start=1.0, growth=growth)
+        assert c / float(multiple) >= c * float(given[1])
+
+
 @pytest.mark.parametrize("slope", [0.0, 3.1, -0.2])
 @pytest.mark.parametrize("shifted", [0.0, 0.4])
 def test_numbers_of_solved_steps(slope, shifted):
