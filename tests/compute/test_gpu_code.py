@@ -66,7 +66,7 @@ def test_no_gpu_no_kernels(monkeypatch):
 def test_nothing_is_launched_on_nothing(monkeypatch):
     """A rank may have no rows: the driver would refuse the launch, and the kernel be given up for the whole run."""
     monkeypatch.setattr(code, "_libraries", lambda: 1 / 0)
-    kernel = code.Unit("softmax.cu", DOUBLE=0).kernel("softmax_prox", 256)
+    kernel = code.Unit("sums.cu", "softmax.cu", DOUBLE=0).kernel("softmax_prox", 256)
     kernel((0, 1), torch.zeros(0, 3), 0)
     kernel((3, 0), torch.zeros(0, 3), 0)
 

@@ -30,7 +30,7 @@ from dladmm.compute.softmax_kernels import softmax_prox
 THREADS, WARP = 256, 32
 """Of a block of threads, and of those that work in step."""
 
-PASSES = Unit("passes.cu")
+PASSES = Unit("sums.cu", "passes.cu")
 
 _advance, _descend, _relu_entries, _inner, _inner_rows, _relu_rises, _squares, _difference, _drop, _pool = (
     PASSES.kernel(name, THREADS)

@@ -35,7 +35,7 @@ class Narrow(NamedTuple):
 
 @cache
 def narrow(few: int) -> Narrow:
-    unit = Unit("narrow.cu", COLUMNS=few)
+    unit = Unit("sums.cu", "narrow.cu", COLUMNS=few)
     kernels = {name: unit.kernel(name, THREADS) for name in Narrow._fields[1:-1]}
     return Narrow(unit, **kernels, few_headings=unit.kernel("few_headings", HEADINGS))
 

@@ -13,11 +13,11 @@ THREADS, WARP = 256, 32
 MANY_THREADS = 1 << 16
 """That a GPU has work for at a time, some for each of its lanes."""
 
-SOFTMAX = Unit("softmax.cu", DOUBLE=0)
+SOFTMAX = Unit("sums.cu", "softmax.cu", DOUBLE=0)
 
 _softmax_prox = {
     torch.float32: SOFTMAX.kernel("softmax_prox", THREADS),
-    torch.float64: Unit("softmax.cu", DOUBLE=1).kernel("softmax_prox", THREADS),
+    torch.float64: Unit("sums.cu", "softmax.cu", DOUBLE=1).kernel("softmax_prox", THREADS),
 }
 
 

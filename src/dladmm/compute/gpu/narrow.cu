@@ -20,22 +20,6 @@ __device__ float plus_inner(float sum, float4 a, float4 b) {
     return sum + a.w * b.w;
 }
 
-__device__ float sum_of_lanes(float x, int lanes) {
-    for (int apart = lanes / 2; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-    return x;
-}
-
-__device__ double sum_of_block(double x) {
-    __shared__ double sums[HEADINGS / 32];
-    for (int apart = 16; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0;
-    for (int warp = 0; warp < HEADINGS / 32; warp++) x += sums[warp];
-    __syncthreads();
-    return x;
-}
-
 // out = start + scale x w^T, w (COLUMNS, 4 depth): a warp takes TOGETHER rows
 extern "C" __global__ void __launch_bounds__(THREADS, MORE ? 2 : 3) rows_to_few(
     float *out, const float4 *x, const float4 *w, const float *start, whole rows, whole depth, whole between,
@@ -124,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(HEADINGS, MORE ? 3 : 5) few_heading
             moved_square += sum * sum;
         }
     }
-    double total = sum_of_block(square), moved_total = sum_of_block(moved_square);
+    double total = sum_of_block<HEADINGS>(square), moved_total = sum_of_block<HEADINGS>(moved_square);
     if (threadIdx.x) return;
     squares_at[blockIdx.x] = total;
     squares_at[gridDim.x + blockIdx.x] = moved_total;

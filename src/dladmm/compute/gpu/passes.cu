@@ -10,17 +10,6 @@ constexpr int THREADS = 256, EACH = 8, ENTRIES = THREADS * EACH;
 
 __device__ float nan_max(float x, float floor) { return x != x ? x : fmaxf(x, floor); }
 
-__device__ double sum_of_block(double x) {
-    __shared__ double sums[THREADS / 32];
-    for (int apart = 16; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0;
-    for (int warp = 0; warp < THREADS / 32; warp++) x += sums[warp];
-    __syncthreads();
-    return x;
-}
-
 // Blocks begin at the end: what the product before wrote last still lies in the cache
 __device__ whole first_entry() { return (whole)(gridDim.x - 1 - blockIdx.x) * ENTRIES + threadIdx.x; }
 
@@ -101,7 +90,7 @@ extern "C" __global__ void descend(
         sum += x[i] * x[i];
     }
     if (leaves) write(residual_at, x, first, n);
-    double total = sum_of_block(sum);
+    double total = sum_of_block<THREADS>(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = total;
 }
 
@@ -127,7 +116,7 @@ extern "C" __global__ void relu_entries(
     if (writes) write(f_at, f, first, n);
     if (offsets) write(offset_at, a, first, n);
     if (leaves) write(residual_at, m, first, n);
-    double total = sum_of_block(sum);
+    double total = sum_of_block<THREADS>(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = total;
 }
 
@@ -148,8 +137,8 @@ extern "C" __global__ void inner(
         products += product;
         squares += square;
     }
-    products = sum_of_block(products);
-    squares = sum_of_block(squares);
+    products = sum_of_block<THREADS>(products);
+    squares = sum_of_block<THREADS>(squares);
     if (threadIdx.x == 0) {
         sums_at[blockIdx.x] = products;
         sums_at[gridDim.x + blockIdx.x] = squares;
@@ -165,7 +154,7 @@ extern "C" __global__ void squares(const float *x_at, double *sums_at, whole n) 
         for (int i = 0; i < EACH; i++) square += x[i] * x[i];
         sum += square;
     }
-    sum = sum_of_block(sum);
+    sum = sum_of_block<THREADS>(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
 }
 
@@ -317,6 +306,6 @@ extern "C" __global__ void pool(
             v_at[places[i]] = moved;
         }
     }
-    sum = sum_of_block(sum);
+    sum = sum_of_block<THREADS>(sum);
     if (threadIdx.x == 0) sums_at[blockIdx.x] = sum;
 }

@@ -14,11 +14,6 @@ typedef float given;
 constexpr int INNER = 4;      // Newton steps for each class, as losses.cross_entropy has them
 constexpr int FROM_ROUGH = 2;  // those in float64 from the root in float32, each of which doubles the digits
 
-template <typename real> __device__ real sum_of_lanes(real x, int lanes) {
-    for (int apart = lanes / 2; apart; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-    return x;
-}
-
 __device__ double largest_of_lanes(double x, int lanes) {
     for (int apart = lanes / 2; apart; apart /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, apart));
     return x;
