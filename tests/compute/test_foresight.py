@@ -20,6 +20,8 @@ from dladmm.network.chain import mlp
 from dladmm.regularizers import L2
 from dladmm.solvers import factor, linear_input
 from dladmm.solvers.subproblems import SubproblemOptions
+from dladmm.training.checkpoint import resume_training, save_training
+from dladmm.training.trainer import Trainer
 
 RECORDED = Execution(recorded=True, kernels=False)
 
@@ -142,7 +144,8 @@ def test_a_loop_that_cannot_ask_comes_as_far(taken_for_a_gpu, monkeypatch, nu):
     assert any(steps == looked + 1 for steps, looked in made)
 
 
-def test_an_accelerated_run_records_anew_where_the_plan_has_changed(taken_for_a_gpu, monkeypatch):
+def called_instead_of_recorded(monkeypatch):
+    """The names under which an accelerated run would record its attempts."""
     names = []
 
     class Called:
@@ -154,6 +157,11 @@ def test_an_accelerated_run_records_anew_where_the_plan_has_changed(taken_for_a_
             return function()
 
     monkeypatch.setattr("dladmm.engine.accelerated.Recorder", Called)
+    return names
+
+
+def test_an_accelerated_run_records_anew_where_the_plan_has_changed(taken_for_a_gpu, monkeypatch):
+    names = called_instead_of_recorded(monkeypatch)
     engine, state = problem(RECORDED)
     method = Accelerated(engine, state)
     for _ in range(6):
@@ -207,3 +215,31 @@ def test_a_large_run_of_convolutions_asks(monkeypatch, entries):
     assert how.recorded == (entries > 1 << 20)
     engine.chain = mlp([3, 4, 2])
     assert execution_of(make_options(mode="accelerated"), method, engine, state).recorded
+
+
+@pytest.mark.parametrize("mode", ["convergent", "accelerated"])
+def test_a_resumed_run_goes_on_with_the_plans(taken_for_a_gpu, monkeypatch, tmp_path, mode):
+    called_instead_of_recorded(monkeypatch)
+
+    def trainer():
+        engine, _ = problem(RECORDED)
+        params = engine.chain.initial_parameters(
+            torch.Generator().manual_seed(0), 1.0, dtype=engine.x.dtype, device=engine.x.device
+        )
+        chosen = make_options(mode=mode, max_iter=9)
+        made = Trainer(engine.chain, engine.x, engine.risk, chosen, penalty=engine.penalty, params=params)
+        made.engine.how = RECORDED  # as on a GPU
+        return made
+
+    first, second = trainer(), trainer()
+    for _ in range(3):
+        first._depends_on()  # what a recording is made for: plans are made there
+        first._iterate(first.history.n_iter + 1)
+    loops = first.engine.workspace.foresight
+    (loop, *_) = loops._loops.values()
+    loop.planned += 3
+    save_training(first, tmp_path / "run.dladmm")
+    resume_training(second, tmp_path / "run.dladmm")
+    assert second.engine.workspace.foresight.snapshot().keys() == loops.snapshot().keys()
+    for name, value in second.engine.workspace.foresight.snapshot().items():
+        assert torch.equal(value, loops.snapshot()[name])
