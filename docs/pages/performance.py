@@ -86,8 +86,8 @@ def targets_table() -> str:
         ("H200, 200 accelerated iterations from the start of a fresh process", "10 s",
          f"{fresh[0]:.1f} s; TF32 {tf32[0]:.1f} s"),
         ("the same from the second process on, over the steady time", "1.15",
-         f"{again[0] / (again[1] * again[2] / 1e3):.2f}; with torch alone in both "
-         f"{again[0] / (alone + again[1] * again[2] / 1e3):.2f}"),
+         f"{again[0] / (again[1] * again[2] / 1e3):.2f}; "
+         f"{again[0] / (alone + again[1] * again[2] / 1e3):.2f} with what a process of torch alone takes added to it"),
         ("accelerated iteration, strict float32", "50 ms", f"{took['mlp accelerated {}'][0]:.1f} ms"),
         ("quadratic iteration, TF32", "9 ms", f"{quadratic:.1f} ms"),
         ("graphs, accelerated: Adam epochs, the most of five graphs and 16 to 256 units", "4", f"{graphs:.1f}"),
