@@ -1,7 +1,7 @@
 """Which products of many rows, with a small matrix or over the rows, have a hand-written kernel.
 
 They are most of an iteration. On a Hopper GPU long ones take a third of the time by kernels that are as exact as
-torch's products (:mod:`dladmm.compute.product_kernels`), and on any those with few columns take half of it
+torch's products (:mod:`dladmm.compute.product_kernels`), and on any those with few columns take three quarters
 (:mod:`dladmm.compute.narrow_kernels`).
 """
 

@@ -1,13 +1,13 @@
-// Products of many rows with a factor of few columns, dladmm/compute/narrow_kernels.py: float32, and all wait for memory.
+// Products of many rows with a factor of few columns, dladmm/compute/narrow_kernels.py: in float32.
 // COLUMNS, the number of the few, is defined where this is compiled. What is wide is read four numbers at a time.
 
 typedef long long whole;
 
 constexpr int THREADS = 256;
-constexpr int TOGETHER = 2;               // rows that a warp takes at once in rows_to_few
+constexpr int TOGETHER = 2;                // rows that a warp takes at once in rows_to_few
 constexpr int HEADINGS = 128, LANES = 16;  // threads of a block of few_headings, and of a row
-constexpr int SUMS = 32;                  // of add_parts, that a block adds up
-constexpr bool MORE = COLUMNS > 10;       // need more registers, so that a processor takes fewer blocks
+constexpr int SUMS = 32;                   // of add_parts, that a block adds up
+constexpr bool MORE = COLUMNS > 10;        // need more registers, so that a processor takes fewer blocks
 
 __device__ float4 plus(float4 a, float b, float4 c) {
     return make_float4(a.x + b * c.x, a.y + b * c.y, a.z + b * c.z, a.w + b * c.w);

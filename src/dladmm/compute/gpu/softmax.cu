@@ -1,5 +1,5 @@
 // The prox of softmax cross-entropy, dladmm/losses/cross_entropy.py (softmax_prox, which explains the method): all its
-// Newton steps in one launch. Some lanes take a row (kernels.py says how many), each some classes of it.
+// Newton steps in one launch. Some lanes take a row (softmax_kernels.py says how many), each some classes of it.
 
 // DOUBLE says what is given, and is defined where this is compiled. Loops are not unrolled: that takes the compiler twice
 // as long, and gains nothing.
@@ -11,7 +11,7 @@ typedef double given;
 typedef float given;
 #endif
 
-constexpr int INNER = 4;      // Newton steps for each class, as losses.cross_entropy has them
+constexpr int INNER = 4;       // Newton steps for each class, as losses.cross_entropy has them
 constexpr int FROM_ROUGH = 2;  // those in float64 from the root in float32, each of which doubles the digits
 
 __device__ double largest_of_lanes(double x, int lanes) {
