@@ -1,7 +1,7 @@
 """Hand-written kernels for products of many rows where one factor has few columns, as a network's last layer has them.
 
-They wait for memory, and take three quarters of the time of torch's. They add in float32, whatever precision is allowed,
-and are compiled for the number of the few (``gpu/narrow.cu``).
+They take three quarters of the time of torch's. They add in float32, whatever precision is allowed, and are compiled
+for the number of the few (``gpu/narrow.cu``).
 """
 
 from __future__ import annotations
