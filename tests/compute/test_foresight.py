@@ -92,6 +92,14 @@ def test_a_snapshot_holds_the_plans():
     assert not is_of_a_loop("metric")
 
 
+def test_a_snapshot_cannot_make_a_loop_endless():
+    loops = Foresight()
+    for planned, made in ((10**12, 20), (0, 2), (-3, 2), (7, 7)):
+        loops.resume(3, "steps forward", torch.tensor([planned, 10**12]))
+        assert loops.steps(3, "forward", 20) == made
+        assert after(loops, 10**6) == (min(20, made + MORE_STEPS),)
+
+
 NETWORK = nn.Sequential(
     nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(),
     nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 3),

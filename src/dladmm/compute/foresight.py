@@ -49,7 +49,9 @@ class Foresight:
 
     def steps(self, owner: int, name: str, most: int) -> int:
         """How many steps to make, of at most so many."""
-        return self._loops.setdefault((owner, name), Loop(most, min(FIRST_STEPS, most))).planned
+        loop = self._loops.setdefault((owner, name), Loop(most, FIRST_STEPS))
+        loop.most, loop.planned = most, min(most, max(2, loop.planned))  # a file may say anything
+        return loop.planned
 
     def count(self, owner: int, name: str, insufficient: Sequence[Tensor]) -> None:
         """Leave after how many steps but the last the answer was not good enough, where a replay does too."""
