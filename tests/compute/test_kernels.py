@@ -11,6 +11,7 @@ import torch
 
 import emulation
 from dladmm.activations import get_activation
+from dladmm.blocks import affine_rows
 from dladmm.blocks.max_pool import _solved
 from dladmm.compute import (
     execution,
@@ -34,6 +35,7 @@ from dladmm.compute.passes import (
     solve_entries,
     solve_rows,
 )
+from dladmm.compute.work import Work
 from dladmm.losses import cross_entropy
 from dladmm.losses.cross_entropy import _INNER_STEPS, softmax_prox
 from dladmm.network.input_dropout import InputDropout
@@ -484,6 +486,30 @@ def test_headings_of_few_columns(narrow_products, shape):
     assert largest <= 1e-6
     expected = torch.stack([x.double().square().sum() for x in (d, moved)])
     torch.testing.assert_close(squares, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("case", ["plain", "counts", "by rows", "rounded"])
+def test_the_heading_of_a_is_the_same_with_its_kernel_and_without(narrow_products, monkeypatch, case):
+    """Where rows count differently, have lengths of their own or round their products, the kernel is not asked."""
+    asked = []
+    monkeypatch.setattr(affine_rows, "on_gpu", lambda tensor: True)
+    monkeypatch.setattr(affine_rows, "headings", lambda *given: asked.append(1) or products.headings(*given))
+    n, few, width = 67, 3, 72
+    W, a, value = rows(few, width, seed=2), rows(n, width), rows(n, width, seed=3)
+    term = subproblems.Term(0.7, rows(n, few, seed=4), rows(n, few, seed=5))
+    counts = torch.arange(1.0, n + 1, device=DEVICE)[:, None] if case == "counts" else None
+    options = subproblems.SubproblemOptions(tau_per_sample=case == "by rows")
+    found = []
+    for how in (KERNELS, PLAIN):
+        how = replace(how, rounded_directions=case == "rounded")
+        work = Work(options=options, counts=counts, how=how)
+        found.append(affine_rows.heading_a(W, a, value, 0.3, term, work, measured=True))
+    assert asked == ([1] if case == "plain" else [])
+    (d, moved, squares), (expected, expected_moved, expected_squares) = found
+    torch.testing.assert_close(d, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(moved, expected_moved, rtol=1e-4, atol=1e-4)
+    for own, other in zip(squares, expected_squares, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-5, atol=0)
 
 
 def test_headings_that_are_left_to_torch(narrow_products):
