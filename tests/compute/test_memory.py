@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -339,12 +340,14 @@ def test_bad_sizes_are_named(bad):
 
 def test_too_little_is_said_before_work_begins():
     x, y = data([20, 30, 7], 500)
-    with pytest.raises(
-        InputError, match=r"max_memory is 0.1 MB, but this run needs about [\d.]+ MB at least"
-    ):
+    said = r"max_memory is ([\d.]+) MB, but this run needs about ([\d.]+) MB at least"
+    with pytest.raises(InputError, match=said) as refused:
         train(mlp([20, 30, 7]), x, y, max_memory=100_000)
-    enough = int(needs(mlp([20, 30, 7]), x).least / MARGIN) + 1
-    train(mlp([20, 30, 7]), x, y, max_memory=enough, max_iter=1)
+    given, least = re.search(said, str(refused.value)).groups()
+    assert float(given) == 0.1
+    with pytest.raises(InputError, match=said):
+        train(mlp([20, 30, 7]), x, y, max_memory=f"{0.99 * float(least)} MB")
+    train(mlp([20, 30, 7]), x, y, max_memory=f"{1.01 * float(least)} MB", max_iter=1)
 
 
 def test_what_cannot_be_cut_into_chunks_is_refused():

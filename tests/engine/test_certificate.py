@@ -125,6 +125,25 @@ def test_only_exempt_iterations_are_passed_over(honest):
     assert certificate(honest, (2, 4), changes).descent_violations == (3,)
 
 
+def test_iterations_outside_the_theory_are_not_among_those_that_fell(honest):
+    changes = {"lagrangian": {3: 2 * honest[2]["lagrangian"][1]}}
+    said = str(certificate(honest, changes=changes))
+    assert "the Lagrangian fell in 4 of 5 iterations, by at least C2 times the squared steps in 4 " in said
+    said = str(certificate(honest, (3,), changes))
+    assert "the Lagrangian fell in 4 of 4 iterations, by at least C2 times the squared steps in 4 " in said
+    assert "Outside the theory: iteration 3 " in said
+
+
+@pytest.mark.parametrize("how", [(), (True,), (False, "adam"), (False, None, True)])
+def test_nothing_is_said_of_the_iterations_of_a_run_that_made_none(honest, how):
+    engine, state, _, start = honest
+    said = str(certify(engine, state, History(), start, (), *how))
+    assert "No iteration was made" in said
+    assert " of 0 " not in said
+    assert "rise" not in said.partition("\n")[0]
+    assert "never rises" not in said
+
+
 @pytest.mark.parametrize("name", ["lagrangian", "primal_residual", "dual_optimality", "stationarity"])
 def test_what_was_reported_must_be_what_is_recomputed(honest, name):
     good = certificate(honest)

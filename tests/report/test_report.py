@@ -46,6 +46,17 @@ def test_what_was_not_measured_and_what_is_not_finite_are_gaps(tmp_path):
     assert read_report(make_run(tmp_path / "r", columns)).runs[0].column("loss") == [None] * 4 + [2.5]
 
 
+def test_seconds_are_per_iteration_also_where_rows_are_not(tmp_path):
+    columns = {
+        "iteration": [10, 20, 30, 35],
+        "seconds": [5.0, 10.0, 15.0, 17.5],
+        "loss": [4.0, 3.0, 2.0, 1.0],
+    }
+    report = read_report(make_run(tmp_path, columns))
+    assert report.runs[0].seconds_per_iteration == 0.5
+    assert "<dt>Seconds per iteration</dt><dd>0.5</dd>" in render(report)
+
+
 def test_runs_are_found_at_any_depth_and_named_by_their_place(tmp_path):
     make_comparison(tmp_path / "c", seeds=2)
     (tmp_path / "c" / "metrics.json").write_text("{}", encoding="utf-8")  # of the comparison, not of a run
@@ -84,6 +95,15 @@ def test_the_verdict_on_a_run_and_its_page(tmp_path, certificate, verdict):
     report = read_report(make_run(tmp_path / "r", certificate=certificate))
     assert report.runs[0].verdict == verdict
     assert (f">{verdict}<" in render(report)) == (verdict is not None)
+
+
+def test_runs_that_kept_their_promise_are_counted_among_those_that_made_one(tmp_path):
+    certificates = ({"certified": True}, {"certified": False}, {"baseline": "adam"})
+    for name, certificate in zip("abc", certificates, strict=True):
+        make_run(tmp_path / name, certificate=certificate, method=name)
+    assert '<dt>Certified or safeguarded</dt><dd class="warn">1 of 2</dd>' in render(read_report(tmp_path))
+    make_run(tmp_path / "b", certificate={"certified": True}, method="b")
+    assert '<dt>Certified or safeguarded</dt><dd class="good">2 of 2</dd>' in render(read_report(tmp_path))
 
 
 @pytest.mark.parametrize(

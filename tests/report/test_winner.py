@@ -58,6 +58,20 @@ def test_the_best_method_comes_first_and_failed_ones_do_not_win(three):
     assert text.index("Test accuracy 0.9600") < text.index("Curves: digits</h2>")
 
 
+def test_the_least_loss_wins_where_there_is_no_accuracy(tmp_path):
+    for method, losses in (("adam", [3.0, 0.7]), ("gd", [0.1, 0.9]), ("muon", [0.3, 0.2])):
+        columns = {"iteration": [1, 2], "seconds": [1.0, 2.0], "val_loss": losses}
+        make_run(tmp_path / method, columns, method=method, certificate=None)
+    (group,) = group_runs(read_report(tmp_path).runs)
+    places = ranked(group, measure_of(group.runs))
+    assert [(place.variant.label, place.figure) for place in places] == [
+        ("Muon", 0.2),
+        ("Adam", 0.7),
+        ("GD", 0.9),
+    ]
+    assert "Test loss 0.2" in render(read_report(tmp_path))
+
+
 def test_equal_figures_are_decided_by_seconds_and_close_ones_are_said_to_be(tmp_path):
     run_of(tmp_path / "a", "adam", [0.9, 0.95], cost=3.0)
     run_of(tmp_path / "a", "muon", [0.9, 0.95], cost=1.0)
@@ -171,6 +185,12 @@ def test_a_level_is_reached_when_it_is_not_fallen_short_of_and_by_all_runs():
     exact, never = run([0.5, 0.9, 0.95]), run([0.1, 0.2, 0.3])
     assert seconds_to(SimpleNamespace(runs=[exact, exact]), "val_accuracy", 0.9) == 2.0
     assert seconds_to(SimpleNamespace(runs=[exact, never]), "val_accuracy", 0.9) is None
+
+
+def test_a_run_without_an_iteration_is_not_safeguarded():
+    certificate = {"accelerated": True, "monotone": True, "bounded": True, "agrees": True, "iterations": 0}
+    run = Run("r", {}, "INTERRUPTED", "", {"iteration": []}, certificate, (), {})
+    assert run.verdict == "not safeguarded"
 
 
 @pytest.mark.parametrize("lacking", [None, "monotone", "bounded", "agrees"])

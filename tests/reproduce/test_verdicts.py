@@ -249,7 +249,10 @@ def test_memory_stands_beside_the_papers_figure():
     nodes = {name: figures()["tab:gcn dataset"][name]["nodes"] for name in e.datasets}
     evidence = made(e, lambda cell: {"lagrangian": [1.0]})
     sparse = {c.name: 1e4 * nodes[c.dataset] for c in evidence.cells}
-    verdict = [f["verdict"] for f in found(e, replace(evidence, memory=sparse))]
+    told = outcome(e, replace(evidence, memory=sparse))
+    verdict = [f["verdict"] for f in told.findings]
+    cora = next(row for row in told.table if row[0] == "cora")
+    assert set(cora[1:]) == {"27 MB"}  # 1e4 bytes for each of 2,708 nodes
     assert verdict == ["agrees", "differs", "agrees", "agrees", *["agrees"] * 5]
     wide = {c.name: 1e3 * nodes[c.dataset] * c.hidden[0] for c in evidence.cells}
     assert [f["verdict"] for f in found(e, replace(evidence, memory=wide))][-5:] == ["differs"] * 5

@@ -47,6 +47,8 @@ def guarantee(
 
 def sentences(c: Certificate) -> list[str]:
     """The certificate in words, one line a statement: Properties 1 to 3, Theorems 2 and 3 of the paper."""
+    if c.iterations == 0:
+        return ["No iteration was made: nothing was seen, and nothing is certified.", *_seen_of_objective(c)]
     if c.baseline is not None:
         return _of_baseline(c)
     if c.streaming:
@@ -239,8 +241,6 @@ def _why_not(c: Certificate) -> str:
         reasons.append(
             "the run was resumed from a snapshot that does not say of which data and settings: it may be two in one"
         )
-    if c.iterations == 0:
-        reasons.append("no iteration was made")
     if c.failed:
         reasons.append("the run ended because a value was not finite")
     if not c.resolved:

@@ -128,6 +128,7 @@ class Run:
             return None
         if self.certificate.get("accelerated"):
             kept = all(self.certificate.get(name) for name in ("monotone", "bounded", "agrees"))
+            kept = kept and self.certificate.get("iterations") != 0
             return "safeguarded" if kept else "not safeguarded"
         return "certified" if self.certificate.get("certified") else "not certified"
 

@@ -85,6 +85,8 @@ class Result:
             certified = "streaming, nothing claimed"
         if self.certificate.baseline is not None:
             certified = f"baseline {self.certificate.baseline}"
+        if self.certificate.iterations == 0:
+            certified = "not begun"
         return f"Result({shown}{self.status.name} after {self.history.n_iter} iterations, optimisation {certified})"
 
 
