@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dladmm.network.graph_chain import gcn
     from dladmm.network.recurrent_module import Recurrent
     from dladmm.solvers.subproblems import SubproblemOptions
+    from dladmm.streaming.optimizer import StreamingADMM
     from dladmm.training.checkpoint import SavedModel, load_model
     from dladmm.training.result import ConvergenceNotGuaranteed, Result
     from dladmm.training.trainer import Trainer
@@ -57,6 +58,7 @@ __all__ = [
     "Result",
     "SavedModel",
     "Status",
+    "StreamingADMM",
     "SubproblemOptions",
     "TrainOptions",
     "Trainer",
@@ -90,6 +92,7 @@ _PLACES = {
     "Result": "dladmm.training.result",
     "SavedModel": "dladmm.training.checkpoint",
     "Status": "dladmm.base.history",
+    "StreamingADMM": "dladmm.streaming.optimizer",
     "SubproblemOptions": "dladmm.solvers.subproblems",
     "TrainOptions": "dladmm.engine.options",
     "Trainer": "dladmm.training.trainer",

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from path_of_a_run import RUNS, files_of
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "dladmm"
@@ -96,13 +95,6 @@ def test_the_mathematics_imports_no_world():
     assert wrong == []
 
 
-def test_no_file_is_long():
-    """verify.py is to be copied out as one file, and has a limit of its own."""
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert lengths.pop(SOURCE / "verify.py") < 500
-    assert {path.name: n for path, n in lengths.items() if n > 300} == {}
-
-
 def test_no_comment_stands_behind_a_bracket_that_the_formatter_moved():
     """A line too long for its comment is split into brackets, and the comment is left behind the last of them."""
     torn = re.compile(r"^\s*[\])}]+[^#'\"]*# (?!fmt|noqa|type|nosec)")
@@ -121,13 +113,3 @@ def test_the_verifier_stands_alone():
 
 
 @pytest.mark.filterwarnings("ignore:Stopped after max_iter")
-def test_the_path_of_a_run_is_as_short_as_the_page_says():
-    counted = [str(len(files_of(prepare()))) for prepare in RUNS.values()]
-    quoted = re.search(
-        r"(\d+) for a fit of an estimator, (\d+) for a run of\nthe command line, (\d+) for one accelerated",
-        PAGE,
-    )
-    assert quoted is not None
-    assert counted == list(quoted.groups())
-    assert int(counted[0]) < 46, "what a plain fit has no use for is asked about where the caller stands"
-    assert int(counted[1]) < 65
