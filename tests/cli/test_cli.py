@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from command_line import in_this_process as dladmm
+from dladmm import datasets
 from dladmm.base.errors import InputError
 from dladmm.cli.app import main
 from dladmm.training.trainer import Trainer
@@ -152,6 +155,46 @@ def test_gcn(folder):
     assert done.returncode == 0, done.stderr
     assert "GraphData(karate" in done.stderr
     assert json.loads(done.stdout)["last"]["train_accuracy"] > 0.5
+
+
+@pytest.mark.usefixtures("short_teachers")
+@pytest.mark.parametrize("mode", ["accelerated", "convergent", "streaming"])
+def test_a_graph_with_sparse_features_is_trained_resumed_and_evaluated(mode, tmp_path, monkeypatch):
+    dense = datasets.load("karate")
+    graphs = {"dense": dense, "sparse": replace(dense, x=sparse.csr_array(dense.x.numpy()))}
+    arrays, confusion = {}, {}
+    for kind, graph in graphs.items():
+        monkeypatch.setattr("dladmm.datasets.load", lambda name, data_dir=None, graph=graph: graph)
+        words = f"train gcn --dataset karate --hidden 4 --mode {mode} --max-iter 3 --json --out {kind}"
+        done = dladmm(*words.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        done = dladmm(*f"train gcn --resume {kind} --max-iter 5 --json".split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        trained = json.loads(done.stdout)
+        assert trained["iterations"] == 5
+        judged = json.loads(dladmm("evaluate", kind, "--json", cwd=tmp_path).stdout)
+        assert judged["confusion"] == trained["tested"]["confusion"]
+        confusion[kind] = judged["confusion"]
+        arrays[kind] = json.loads((tmp_path / kind / "data.json").read_text(encoding="utf-8"))["arrays"]
+    assert arrays["sparse"] == arrays["dense"]
+    if mode != "streaming":  # its steps depend on how the features are stored
+        assert confusion["sparse"] == confusion["dense"]
+
+
+@pytest.mark.skipif(not Path(os.environ.get("DLADMM_DATA") or "-").is_dir(), reason="DLADMM_DATA is not set")
+@pytest.mark.realdata
+@pytest.mark.usefixtures("short_teachers")
+@pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "coauthor_cs", "coauthor_physics"])
+def test_the_published_graphs(name, tmp_path):
+    done = dladmm(
+        "train", "gcn", "--dataset", name, "--hidden", "8", "--max-iter", 3, "--json", "--out", "run",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    judged = json.loads(dladmm("evaluate", "run", "--json", cwd=tmp_path).stdout)
+    assert judged["n_rows"] == 1000
+    assert judged["accuracy"] == json.loads(done.stdout)["tested"]["accuracy"]
+    assert judged["accuracy"] > judged["most_frequent_class"]
 
 
 def test_paper_preset(folder):

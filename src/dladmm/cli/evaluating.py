@@ -18,7 +18,7 @@ import dladmm.packed
 from dladmm.api.packed_onnx import run_packed_onnx, save_packed_onnx
 from dladmm.api.packing import cost_of, save_packed, unit_of
 from dladmm.base.errors import DataError, DladmmError, InputError
-from dladmm.cli.measures import of_classes, of_numbers
+from dladmm.cli.measures import of_classes, of_nodes, of_numbers
 from dladmm.cli.run_config import stored
 from dladmm.cli.run_data import load_graph, load_rows
 from dladmm.cli.run_table import rows_to_predict
@@ -85,9 +85,7 @@ def _of_run(model: SavedModel, run: Path, graph: bool) -> Judged:
     if graph:
         data = load_graph(config)
         held = np.asarray(data.test_mask)
-        first = next(model.module.parameters())
-        with torch.no_grad():
-            output = model.module(data.x.to(first.dtype), data.edge_index).double()
+        output = of_nodes(model.module, data).double()
         return Judged(output[held], np.asarray(data.y)[held], "the test nodes of the run")
     rows = load_rows(config)
     return Judged(_outputs(model, rows.x_test), np.asarray(rows.y_test), "the test rows of the run")

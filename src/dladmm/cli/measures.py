@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
 from dladmm.cli.run_data import TableData
+from dladmm.compute.sparse import csr_tensor
 from dladmm.datasets import GraphData
 from dladmm.losses import Loss
 from dladmm.tables.content import printable
@@ -31,15 +32,15 @@ MOST_SHOWN = 30
 @torch.no_grad()
 def of_test_rows(module: nn.Module, data: TableData | GraphData, loss: Loss) -> dict[str, Any] | None:
     """What a trained network does on the test rows or nodes; None where there are none, or its outputs overflow."""
-    first = next(module.parameters())
     if isinstance(data, TableData):
         truth, classes = np.asarray(data.y_test), data.classes
+        first = next(module.parameters())
         rows = torch.split(torch.as_tensor(np.asarray(data.x_test)), 8192)
         output = torch.cat([module(part.to(first)) for part in rows])
     else:
         held = np.asarray(data.test_mask)
         truth, classes = np.asarray(data.y)[held], list(range(data.n_classes))
-        output = module(data.x.to(first), data.edge_index.to(first.device))[torch.as_tensor(held)]
+        output = of_nodes(module, data)[data.test_mask]
     output = output.double().cpu()
     if len(truth) == 0 or not bool(output.isfinite().all()):
         return None
@@ -53,6 +54,15 @@ def of_test_rows(module: nn.Module, data: TableData | GraphData, loss: Loss) -> 
     if classes is not None and len(classes) > MOST_SHOWN:
         del found["confusion"], found["classes"]
     return {"n_rows": len(truth)} | found
+
+
+@torch.no_grad()
+def of_nodes(module: nn.Module, graph: GraphData) -> Tensor:
+    """Outputs (n_nodes, n_classes) of a graph network, on the CPU; sparse features stay sparse."""
+    first, x = next(module.parameters()), graph.x
+    features = x.to(first) if isinstance(x, Tensor) else csr_tensor(x, first.dtype, first.device)
+    output: Tensor = module(features, graph.edge_index.to(first.device)).cpu()
+    return output
 
 
 def of_classes(output: Tensor, truth: Array, loss: Loss, classes: Sequence[str]) -> dict[str, Any]:
