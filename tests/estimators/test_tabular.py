@@ -131,6 +131,56 @@ def test_identifiers_are_left_out_with_a_warning():
     assert clf.predict(X).shape == (400,)
 
 
+@pytest.mark.filterwarnings("ignore:column 'name'")
+@pytest.mark.parametrize("name", ["identifiers", "one word", "empty"])
+@pytest.mark.parametrize("estimator", [MLPClassifier, MLPRegressor, ModuleClassifier])
+def test_a_frame_whose_only_text_is_left_out_is_predicted_as_without_it(estimator, name, tmp_path):
+    X, y, score = people()
+    X = X[["age", "income"]]  # income has gaps
+    target = score if estimator is MLPRegressor else y
+    texts = {"identifiers": [f"Name {k}" for k in range(len(X))], "one word": "same", "empty": None}
+    with_text = X.assign(name=texts[name])[["name", "age", "income"]]
+    chosen = {} if estimator is ModuleClassifier else SMALL
+    settings = {"mode": "accelerated", "max_iter": 5, "random_state": 0} | chosen
+    one, other = (estimator(**settings).fit(frame, target) for frame in (with_text, X))
+    for gaps in (X, X.fillna(0), X.assign(age=np.nan), X.iloc[:1]):
+        for text in ("Name 7", "never seen", None, 3):
+            found = one.predict(gaps.assign(name=text)[["name", "age", "income"]])
+            assert (found == other.predict(gaps)).all()
+    with pytest.raises(ValueError, match="same order"):
+        one.predict(with_text[["age", "income", "name"]])
+    one.save(tmp_path / "f")
+    assert (estimator.load(tmp_path / "f").predict(with_text) == one.predict(with_text)).all()
+
+
+@pytest.mark.filterwarnings("ignore:column 'x0'")
+def test_an_array_whose_only_text_is_left_out_is_predicted_as_without_it():
+    X, y, _ = people()
+    numbers = X[["age", "income"]].to_numpy()
+    texts = np.array([f"Name {k}" for k in range(len(X))], dtype=object)
+    mixed = np.column_stack([np.full(len(X), "same", dtype=object), numbers])
+    clf = MLPClassifier(mode="accelerated", categorical_features=[0], **SMALL).fit(mixed, y)
+    without = MLPClassifier(mode="accelerated", **SMALL).fit(numbers, y).predict(numbers)
+    for first in ("same", texts):
+        mixed[:, 0] = first
+        assert (clf.predict(mixed) == without).all()
+        assert (clf.predict(mixed.tolist()) == without).all()
+
+
+@pytest.mark.filterwarnings("ignore:column 'x1'")
+def test_a_column_of_numbers_without_values_is_left_out_of_arrays_and_sparse_rows():
+    X, y, _ = people()
+    values = np.column_stack([X["age"], np.full(len(X), np.nan)])
+    clf = MLPClassifier(mode="accelerated", **SMALL).fit(values, y)
+    later = np.column_stack([X["age"], np.ones(len(X))])
+    for same in (later, sparse.csr_array(later), later.tolist()):
+        assert (clf.predict(same) == clf.predict(values)).all()
+    with pytest.raises(ValueError, match="features"):
+        clf.predict(values[:, :1])
+    with pytest.raises(ValueError, match="infinity"):
+        clf.predict([[np.inf, 0]])
+
+
 def test_save_load_pickle_and_clone(tmp_path):
     X, y, _ = people()
     clf = MLPClassifier(mode="accelerated", categorical_features=["job"], **SMALL).fit(X, y)

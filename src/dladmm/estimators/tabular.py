@@ -77,7 +77,8 @@ class Tabular:
                 )
             if reset:
                 self.encoder_ = None
-            return X
+            known = getattr(self, "encoder_", None)
+            return X if known is None or known.plain else known.transform(self._frame(X.toarray()))
         gaps = bool(np.isnan(X).any())
         if reset and not gaps:  # what a later gap is filled by is all there is to learn
             medians = np.median(X[:: -(-len(X) // ROWS_OF_MEDIANS)], axis=0).tolist()
@@ -126,7 +127,9 @@ class Tabular:
             encoder = getattr(self, "encoder_", None)
             found = [] if encoder is None else [c.name for c in encoder.columns if c.kind == "category"]
             left_out = [] if encoder is None else [c.name for c in encoder.columns if c.kind == "left out"]
-            return [*found, *left_out] if found else None
+            # A column that is left out is text, or has no values at all, as arrays of numbers may have it too
+            named = bool(found) or (bool(left_out) and _may_hold_text(X))
+            return [*found, *left_out] if named else None
         chosen = self.categorical_features
         if chosen is None:
             return None
@@ -145,6 +148,11 @@ class Tabular:
 def is_data_frame(X: Any) -> bool:
     """Whether X has named columns, as data frames of pandas and polars have."""
     return hasattr(X, "columns") and hasattr(X, "dtypes") and hasattr(X, "__getitem__")
+
+
+def _may_hold_text(X: Any) -> bool:
+    """Whether a column of X can be text: X is a data frame, or an array or list that is not of numbers alone."""
+    return is_data_frame(X) or (not sparse.issparse(X) and np.asarray(X).dtype.kind not in "biufc")
 
 
 def _is_auto(value: Any) -> bool:
