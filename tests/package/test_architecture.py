@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "dladmm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -110,6 +108,3 @@ def test_no_comment_stands_behind_a_bracket_that_the_formatter_moved():
 def test_the_verifier_stands_alone():
     names = {name.split(".")[0] for name, _ in all_imports(SOURCE / "verify.py")}
     assert names - set(sys.stdlib_module_names) == {"numpy"}
-
-
-@pytest.mark.filterwarnings("ignore:Stopped after max_iter")
