@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 
 import pytest
@@ -102,6 +103,21 @@ def test_bad_settings_are_refused():
         Hub(0)
     with pytest.raises(InputError, match="noise must be"):
         Silo(None, noise=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"noise": -1.0}, "noise must be a number >= 0, got -1.0"),
+        ({"precision": "int8"}, "precision must be one of"),
+        ({"secure": True}, r"secure=True needs .* pip install 'dladmm\[flower\]'"),
+    ],
+)
+def test_settings_that_no_silo_can_have_are_refused_at_once(settings, said, monkeypatch):
+    """The server waited for silos that never were, five minutes unless told otherwise."""
+    monkeypatch.setitem(sys.modules, "flwr.common.secure_aggregation.crypto.symmetric_encryption", None)
+    with pytest.raises(InputError, match=said):
+        run_silos(tasks_of(2, max_iter=2), patience=20, **settings)
 
 
 class Deaf(Queues):

@@ -144,6 +144,11 @@ def test_a_silo_that_comes_back_is_waited_for_with_masks_too(monkeypatch):
     assert same(found[0], quiet[0])
 
 
+def test_a_single_silo_has_nobody_to_hide_among():
+    with pytest.raises(SiloError, match="silo 0 failed: InputError: secure sums need at least two silos"):
+        run_silos(tasks_of(1, max_iter=2), secure=True, patience=20)
+
+
 def test_all_silos_mask_or_none():
     lines, hub = Queues(2), Hub(2)
 

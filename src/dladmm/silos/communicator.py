@@ -6,6 +6,7 @@ Whatever carries bytes to a server and back is a :class:`Link`: queues between t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -21,7 +22,7 @@ from dladmm._version import __version__
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import DistributedError, Ranks
 from dladmm.silos.joining import Together
-from dladmm.silos.secure import Masks
+from dladmm.silos.secure import Masks, key_agreement
 from dladmm.silos.wire import Message, check_precision
 
 
@@ -38,6 +39,17 @@ class SiloLost(DistributedError):
 
 class Stopped(DistributedError):
     """The server ended the run."""
+
+
+def check_settings(
+    precision: str = "exact", noise: float = 0.0, name: str = "", secure: bool = False
+) -> None:
+    """Raise for settings that no silo can have: before the server hears of one and waits for it."""
+    if not noise >= 0:
+        raise InputError(f"noise must be a number >= 0, got {noise!r}.")
+    check_precision(precision)
+    if secure:
+        key_agreement()
 
 
 class Silo(Ranks):
@@ -80,9 +92,8 @@ class Silo(Ranks):
         secure: bool = False,
     ) -> None:
         super().__init__()
-        if not noise >= 0:
-            raise InputError(f"noise must be a number >= 0, got {noise!r}.")
-        self.precision, self.noise, self.name = check_precision(precision), noise, name
+        check_settings(precision, noise, name, secure)
+        self.precision, self.noise, self.name = precision, noise, name
         self.received, self._link, self._number = 0, link, 0
         self.node: dict[str, Any] = {}
         self._together = Together()
@@ -104,6 +115,10 @@ class Silo(Ranks):
                 self._masks = Masks(self.rank, self.size, self.texts)
             except SiloLost:
                 self._settle(self._again)
+            except InputError as error:
+                with contextlib.suppress(Stopped):  # the server's answer
+                    self.failed(error)
+                raise
 
     @property
     def alone(self) -> bool:

@@ -71,19 +71,23 @@ def unmasked_total(parts: Sequence[Tensor], part: Part) -> Tensor:
     return whole_of(flat, part.shape) if part.half else flat.reshape(part.shape)
 
 
+def key_agreement() -> tuple[Any, Any]:
+    """Flower's function that makes a shared key, and its module of key pairs; raises InputError without Flower."""
+    try:
+        from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+        from flwr.supercore.primitives import asymmetric
+    except ImportError as error:
+        raise InputError("secure=True needs Flower's key agreement: pip install 'dladmm[flower]'.") from error
+    return generate_shared_key, asymmetric
+
+
 class Masks:
     """The masks of one silo among those that agreed on keys, until the set of silos changes."""
 
     def __init__(self, rank: int, size: int, exchange: Callable[[str], Sequence[str]]) -> None:
         if size < 2:
             raise InputError("secure sums need at least two silos: the total of one is its own sum.")
-        try:
-            from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
-            from flwr.supercore.primitives import asymmetric
-        except ImportError as error:
-            raise InputError(
-                "secure=True needs Flower's key agreement: pip install 'dladmm[flower]'."
-            ) from error
+        generate_shared_key, asymmetric = key_agreement()
         self.rank = rank
         private, public = asymmetric.generate_key_pairs()
         told = exchange(json.dumps({"key": asymmetric.public_key_to_bytes(public).decode()}))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dladmm.silos.communicator import Silo, Stopped
+from dladmm.silos.communicator import Silo, Stopped, check_settings
 from dladmm.silos.hub import Hub
 from dladmm.silos.wire import Message
 
@@ -86,13 +86,16 @@ def run_silos(
     patience : float
         Seconds to wait for a silo.
     **settings
-        Of every :class:`Silo`: ``precision``, ``noise``.
+        Of every :class:`Silo`: ``precision``, ``noise``, ``secure``.
 
     Raises
     ------
+    InputError
+        If a silo cannot have these settings.
     SiloError
         If a silo failed, sent what it should not, or did not answer, and the hub was not asked to go on without it.
     """
+    check_settings(**settings)
     server = Hub(len(tasks)) if hub is None else hub
     lines = Queues(len(tasks))
     found: list[Any] = [None] * len(tasks)
