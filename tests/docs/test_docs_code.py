@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
+import tomllib
 import warnings
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CELL = re.compile(
+    r"^```\{code-cell\}[^\n]*\n(?:---\n.*?^---\n|(?::[^\n]*\n)+)?(.*?)^```", re.DOTALL | re.MULTILINE
+)
+EXTRA = re.compile(r"dladmm\[([\w,]+)\]")
 ELSEWHERE = {"usage.md"}  # run whole by test_examples.py
 
 BEFORE = {
@@ -72,3 +80,52 @@ def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
             for said, small in SMALL.items():
                 code = code.replace(said, small)
             exec(compile(code, f"docs/{name}", "exec", dont_inherit=True), namespace)
+
+
+def run_when_the_site_is_built() -> dict[str, str]:
+    """The code of pages with cells and of the gallery's examples, by file."""
+    pages = sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+    cells = {path: "\n".join(CELL.findall(path.read_text(encoding="utf-8"))) for path in pages}
+    found = cells | {
+        path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))
+    }
+    return {str(path.relative_to(ROOT)): code for path, code in found.items() if code}
+
+
+def packages_of(imports: set[str]) -> set[str]:
+    """What to install for modules, by their names on PyPI."""
+    places = packages_distributions()
+    return {
+        package.lower().replace("_", "-") for name in imports for package in places.get(name, [f"?{name}"])
+    }
+
+
+def test_what_the_site_runs_is_installed_by_its_extra():
+    """A module that the library itself imports is named on the page, by the extra that brings it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    own = set(",".join(EXTRA.findall(" ".join(extras["docs"]))).split(","))
+    wanted = [*project["dependencies"], *extras["docs"], *(each for name in own for each in extras[name])]
+    installed = {re.split(r"[^\w-]", each)[0].lower() for each in wanted}
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    }
+    found = run_when_the_site_is_built()
+    assert {"docs/tutorials/packed.md", "docs/start.md", "examples/cnn.py"} <= set(found)
+    for name, code in found.items():
+        imports: set[str] = set()
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                imports |= {each.name.partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imports.add(str(node.module).partition(".")[0])
+        needed = packages_of(imports - sys.stdlib_module_names - {"dladmm"})
+        assert needed <= installed & pinned, (
+            f"{name}: {needed - (installed & pinned)} is not in the extra docs"
+        )
+    for page in sorted((ROOT / "docs" / "tutorials").glob("*.md")):
+        named = {
+            extra for each in EXTRA.findall(page.read_text(encoding="utf-8")) for extra in each.split(",")
+        }
+        assert named <= own, f"{page.name} names the extras {named - own}, which the extra docs has not"
