@@ -528,7 +528,7 @@ class SOAP(optim.Optimizer):
             state |= {"t": 0, "m": torch.zeros_like(g), "v": torch.zeros_like(g), "grams": [], "bases": []}
             if g.ndim > 1:
                 state["grams"] = [(1 - beta2) * g @ g.mT, (1 - beta2) * g.mT @ g]
-                state["bases"] = [torch.linalg.eigh(gram)[1].flip(1) for gram in state["grams"]]
+                state["bases"] = [self._eigenvectors(gram) for gram in state["grams"]]
             return  # as its authors do: the first gradient makes the basis only
         state["t"] += 1
         t, bases = state["t"], state["bases"]
@@ -550,7 +550,11 @@ class SOAP(optim.Optimizer):
                 self._turn(state)
 
     @staticmethod
-    def _turn(state: dict[str, Any]) -> None:
+    def _eigenvectors(gram: Tensor) -> Tensor:
+        """Largest first; in float64, since in float32 those of tiny matrices may not be finite."""
+        return torch.linalg.eigh(gram.double())[1].flip(1).to(gram.dtype)
+
+    def _turn(self, state: dict[str, Any]) -> None:
         """One power iteration for each basis, its columns in order of their eigenvalues."""
         for side, (gram, basis) in enumerate(zip(state["grams"], state["bases"], strict=True)):
             order = (basis * (gram @ basis)).sum(0).argsort(descending=True)
@@ -778,7 +782,7 @@ class Sweep:
 
     def results(self) -> Iterator[dict[str, Any]]:
         """Rows as they are made."""
-        pairs = [(n, m) for n in self.options.networks for m in self.options.methods]
+        pairs = [(n, m) for m in self.options.methods for n in self.options.networks]
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.options.workers, mp_context=context) as pool:
             running: dict[Future[dict[str, Any]], Cell] = {}

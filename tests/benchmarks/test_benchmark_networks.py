@@ -56,6 +56,11 @@ def test_rivals_learn(method, network, arrays):
     assert row["loss"] < 0.9 * start["loss"]
 
 
+def test_soap_begins_where_gradients_are_tiny(arrays):
+    """In the first layers of a deep network: products of theirs are 1e-12 and of low rank."""
+    assert run_cell(Cell("plain-16", "soap", 3e-3, 0, "test"), arrays, "cpu", steps=12)["finite"]
+
+
 def test_cells_repeat(arrays):
     cell = Cell("gru", "soap", 1e-3, 3, "test")
     first, second = (run_cell(cell, arrays, "cpu", steps=15) for _ in range(2))
