@@ -812,19 +812,34 @@ def read_rows(paths: Iterable[Path]) -> dict[Cell, dict[str, Any]]:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Networks and methods: mean over seeds (worst; standard deviation) at the tuned rate, and seconds."""
+    """Networks and methods: mean over seeds (worst; standard deviation) at the tuned rate, and seconds.
+
+    The last column is by how much our mean is better than AdamW's.
+    """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["split"] == "test":
             cells[row["network"], row["method"]].append(row)
     networks = [n for n in NETWORKS if any(n == network for network, _ in cells)]
     methods = [m for m in METHODS if any(m == method for _, method in cells)]
-    lines = ["| network | " + " | ".join(methods) + " |", "| --- |" + " --- |" * len(methods)]
+    lines = [
+        "| network | " + " | ".join(methods) + " | ours over adamw |",
+        "| --- |" + " --- |" * (len(methods) + 1),
+    ]
     for network in networks:
         entries = [_entry(network, cells.get((network, method), [])) for method in methods]
         better_if = "" if network not in LOWER_IS_BETTER else " (lower is better)"
-        lines.append(f"| {network}{better_if} | " + " | ".join(entries) + " |")
+        margin = _margin(network, *(cells.get((network, method), []) for method in ("ours", "adamw")))
+        lines.append(f"| {network}{better_if} | " + " | ".join(entries) + f" | {margin} |")
     return "\n".join(lines)
+
+
+def _margin(network: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:
+    scores = [[row["score"] for row in rows] for rows in (ours, theirs)]
+    if not all(scores) or any(score is None for group in scores for score in group):
+        return ""
+    difference = statistics.mean(scores[0]) - statistics.mean(scores[1])
+    return f"{-difference if network in LOWER_IS_BETTER else difference:+.4f}"
 
 
 def _entry(network: str, rows: list[dict[str, Any]]) -> str:

@@ -49,16 +49,15 @@ def test_every_network_makes_two_steps(network, arrays):
 
 
 @pytest.mark.parametrize("method", RIVALS)
-@pytest.mark.parametrize("network", ["gru", "autoencoder"])
-def test_rivals_learn(method, network, arrays):
-    row = run_cell(Cell(network, method, METHODS[method].rates[-1], 0, "test"), arrays, "cpu", steps=60)
-    start = run_cell(Cell(network, method, 1e-9, 0, "test"), arrays, "cpu", steps=2)
+def test_rivals_learn(method, arrays):
+    row = run_cell(Cell("gru", method, METHODS[method].rates[-1], 0, "test"), arrays, "cpu", steps=60)
+    start = run_cell(Cell("gru", method, 1e-9, 0, "test"), arrays, "cpu", steps=2)
     assert row["loss"] < 0.9 * start["loss"]
 
 
 def test_soap_begins_where_gradients_are_tiny(arrays):
     """In the first layers of a deep network: products of theirs are 1e-12 and of low rank."""
-    assert run_cell(Cell("plain-16", "soap", 3e-3, 0, "test"), arrays, "cpu", steps=12)["finite"]
+    assert run_cell(Cell("plain-16", "soap", 3e-3, 0, "test"), arrays, "cpu", steps=3)["finite"]
 
 
 def test_cells_repeat(arrays):
@@ -127,5 +126,7 @@ def test_the_table(tmp_path):
     file = tmp_path / "cells.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     text = table(networks.read_rows([file]).values())
-    assert "| gru | error: ValueError: no | 0.6250 (0.5000; 0.1768) at 0.001, 1.0 s |" in text
-    assert "| tied-lm (lower is better) |  | 2.500 (3.000; 0.707) at 0.001, 1.0 s |" in text
+    assert "| gru | error: ValueError: no | 0.6250 (0.5000; 0.1768) at 0.001, 1.0 s |  |" in text
+    assert "| tied-lm (lower is better) |  | 2.500 (3.000; 0.707) at 0.001, 1.0 s |  |" in text
+    rows.append(fake(Cell("tied-lm", "ours", 1e-2, 0, "test"), 2.25))
+    assert "| +0.2500 |" in table(rows)
