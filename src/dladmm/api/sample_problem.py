@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, l
 from dladmm.network.chain import Chain, from_module, own_settings
 from dladmm.network.finite import with_weights
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
+from dladmm.network.whole import is_whole, streamed_network
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import (
     check_callbacks,
@@ -129,18 +131,35 @@ def sample_trainer(
         )
     chosen = make_options(preset, **options)
     first = None if source is None else FirstRows.read(source)
-    X = to_array(X if first is None else first.batches[0][0], "X")
+    X, some_y = (X, y) if first is None else first.batches[0][:2]
+    X = to_array(X, "X")
     # What is no table of real numbers is refused below, by name
     usable = X.ndim > 0 and not to_tensor(X[:1], "X").is_complex()
     tried = _few(X, torch_dtype, torch.device("cpu")) if usable else None
-    chain = model if isinstance(model, Chain) else from_module(model, sequences=X.ndim == 3, sample=tried)
+    chain = model
+    if not isinstance(model, Chain):
+        given = {"sequences": X.ndim == 3, "sample": tried}
+        if streams and weights is None:
+            shape = np.shape(some_y)[1:] if some_y is not None else ()
+            whole_numbers = to_tensor(X[:1], "X").dtype in (
+                torch.int64,
+                torch.int32,
+                torch.int16,
+                torch.uint8,
+            )
+            chain = streamed_network(model, positions=shape, tokens=whole_numbers, **given)
+        else:
+            chain = from_module(model, **given)
     chain = chain if weights is None else with_weights(chain, weights)
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **own_settings(chain) | options)
     check_chain(chain, chosen, method)
-    penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain)
-    init = init_of(init, model)
-    if init == "keep" and isinstance(model, nn.Module):
+    penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain, tried)
+    init = init_of(init, model) if not is_whole(chain) else init.replace("auto", "keep")
+    if is_whole(chain):
+        generator = None if init == "keep" else torch.Generator().manual_seed(random_state)
+        params = chain.initial_parameters(generator, 1.0, dtype=torch_dtype, device=torch_device)
+    elif init == "keep" and isinstance(model, nn.Module):
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
         drawn = chosen.init_scale, chosen.init_std, torch_dtype, torch_device, chosen.init_rule
@@ -291,8 +310,11 @@ def _loss(spec: Any) -> Loss:
     return get_loss(spec)
 
 
-def _n_outputs(chain: Chain) -> int:
+def _n_outputs(chain: Chain, tried: Tensor | None) -> int:
     last = chain.blocks[-1]
+    if is_whole(chain):
+        assert tried is not None
+        return int(last.forward(last.initial_parameters(None, 1.0), tried.double()).shape[-1])
     if last.n_out is not None:
         return last.n_out
     raise InputError(f"cannot tell the number of outputs of the last block {last!r}; end with a Linear.")

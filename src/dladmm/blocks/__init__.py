@@ -17,6 +17,7 @@ from dladmm.blocks.max_pool import MaxPool
 from dladmm.blocks.node_map import NodeMap
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
+from dladmm.blocks.whole import Whole
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
@@ -44,5 +45,6 @@ __all__ = [
     "Step",
     "Support",
     "Term",
+    "Whole",
     "Work",
 ]

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from dladmm.base.errors import InputError
-from dladmm.blocks import Params, Step
+from dladmm.blocks import Params, Step, Whole
 from dladmm.compute.passes import squared_norm
 from dladmm.compute.recording import Recorder
 from dladmm.engine.batch_sweep import NEWEST, BatchSweep
 from dladmm.engine.batches import ArrayBatches, Batch, Batches
 from dladmm.engine.method import Look, Seen
+from dladmm.engine.module_sweep import ModuleSweep
 from dladmm.engine.problem import State
 from dladmm.engine.running import Run, called
 from dladmm.engine.streaming_options import StreamingOptions
@@ -76,7 +77,9 @@ class Streaming:
         self.dropout, self.seed, self.scaling = dropout if dense else 0.0, seed, scaling
         self._watch()
         state.predictions = list(state.outputs)  # of the monitor sample all links hold: one memory for both
-        self.sweeps = BatchSweep(engine, state.clone_parameters(), options, batches.n_samples)
+        whole = isinstance(engine.chain.blocks[0], Whole)
+        make = ModuleSweep if whole else BatchSweep
+        self.sweeps: Any = make(engine, state.clone_parameters(), options, batches.n_samples)
         self.sweeps.shards = batches.shards if isinstance(batches, ArrayBatches) else None
         self.step_number = self.heavy_steps = self.finished_passes = self.done_in_pass = 0
         self.batches_in_pass = batches.batches_per_pass() or 0
@@ -163,7 +166,10 @@ class Streaming:
         if k == 1:
             self.sweeps.prepare(self._prepared(batch, None))
         run: Run = called
-        if self._recordable(batch):
+        if isinstance(self.sweeps, ModuleSweep):
+            known = self.options.planned and self.batches_in_pass
+            self.sweeps.total_steps = self.passes * self.batches_in_pass if known else None
+        elif self._recordable(batch):
             batch, chances = self._held_batch(batch, chances)
             run = self._recorder
         renewed = heavy and k >= self.next_factoring
@@ -272,18 +278,24 @@ class Streaming:
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         numbers = {name: getattr(self, name) for name in NUMBERS}
-        return self.sweeps.tensors(), numbers | {"samples_seen": self.samples_seen}
+        numbers |= {"samples_seen": self.samples_seen}
+        if isinstance(self.sweeps, ModuleSweep):
+            numbers["optimizer"] = self.sweeps.numbers()
+        return self.sweeps.tensors(), numbers
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         if any(name.startswith("running.") for name in tensors):
             first = next(iter(self.batches.one_pass(0))).on(self.engine.x.device)
             self.sweeps.prepare(self._prepared(first, None))
-        mine = self.sweeps.tensors()
-        wrong = sorted(set(mine) ^ set(tensors))
-        if wrong:
-            raise InputError(f"the snapshot is of another network: {', '.join(wrong[:5])}.")
-        for name, tensor in tensors.items():
-            mine[name].copy_(tensor)
+        if isinstance(self.sweeps, ModuleSweep):
+            self.sweeps.resume(tensors, meta["optimizer"])
+        else:
+            mine = self.sweeps.tensors()
+            wrong = sorted(set(mine) ^ set(tensors))
+            if wrong:
+                raise InputError(f"the snapshot is of another network: {', '.join(wrong[:5])}.")
+            for name, tensor in tensors.items():
+                mine[name].copy_(tensor)
         for name in NUMBERS:
             setattr(self, name, int(meta[name]))
         self.samples_seen = float(meta["samples_seen"])

@@ -18,10 +18,29 @@ from torch import Tensor
 
 VIEWS = frozenset(
     f"{name}Backward0"
-    for name in (
-        "T Transpose Permute View ReshapeAlias UnsafeView Slice Split SplitWithSizes UnsafeSplit Select Unbind "
-        "Unsqueeze Squeeze Expand ToCopy Clone AsStrided Alias Chunk Contiguous"
-    ).split()
+    for name in [
+        "T",
+        "Transpose",
+        "Permute",
+        "View",
+        "ReshapeAlias",
+        "UnsafeView",
+        "Slice",
+        "Split",
+        "SplitWithSizes",
+        "UnsafeSplit",
+        "Select",
+        "Unbind",
+        "Unsqueeze",
+        "Squeeze",
+        "Expand",
+        "ToCopy",
+        "Clone",
+        "AsStrided",
+        "Alias",
+        "Chunk",
+        "Contiguous",
+    ]
 ) | {"SqueezeBackward1", "TransposeBackward1"}
 """Nodes between a weight and the product that uses it: the same numbers in another shape or precision."""
 

@@ -1,0 +1,121 @@
+"""A whole network as one link: streaming mode finds the uses of its weights in the autograd graph by itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.random import fork_rng
+
+from dladmm.base.errors import InputError
+from dladmm.blocks.base import Block, Support
+from dladmm.compute.work import Work
+from dladmm.solvers.subproblems import Anchor, Params, Step, Term
+
+
+class Whole(Block):
+    """``g(B, v) = module(v)`` of any network, trained as it is by :class:`dladmm.StreamingADMM`.
+
+    B holds the trained parameters and the module's buffers of real numbers, such as running means. :meth:`forward` is
+    the trained network, in evaluation mode; :meth:`train_forward` is what a step sees, in training mode.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps v (N, ...) to outputs (N, n_out), (N, ..., n_out) or, with ``channels_first``, (N, n_out, ...).
+    tokens : bool
+        Whether v holds whole numbers.
+    channels_first : bool
+        Whether the outputs of a sample with positions are (n_out, ...), as those of convolutions are.
+    """
+
+    linear = True  # the chain has this one block: there is no link between blocks to be solved
+    support = Support.COUNTS | Support.RANKS
+
+    def __init__(self, module: nn.Module, *, tokens: bool = False, channels_first: bool = False) -> None:
+        self.module = copy.deepcopy(module)
+        self.tokens, self.channels_first = tokens, channels_first
+        self.trained = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
+        self.carries = tuple(name for name, b in self.module.named_buffers() if b.is_floating_point())
+        self.penalised = tuple(n for n in self.trained if self.module.get_parameter(n).ndim > 1)
+
+    def __repr__(self) -> str:
+        return f"Whole({type(self.module).__name__})"
+
+    def initial_parameters(self, generator: torch.Generator | None, scale: float) -> Params:
+        """The module's own values; with a generator, as the parts that can initialise themselves do."""
+        module = copy.deepcopy(self.module).cpu()
+        if generator is not None:
+            with fork_rng(devices=[]):
+                torch.manual_seed(int(torch.randint(2**31 - 1, (), generator=generator)))
+                for part in module.modules():
+                    reset = getattr(part, "reset_parameters", None) or getattr(
+                        part, "_reset_parameters", None
+                    )
+                    if reset is not None:
+                        reset()
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        return {name: held[name].detach().double().clone() for name in (*self.trained, *self.carries)}
+
+    @torch.no_grad()
+    def load(self, params: Params) -> nn.Module:
+        """The module itself with these values, where they live."""
+        some = next(iter(params.values()))
+        self.module.to(device=some.device, dtype=some.dtype)
+        held = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        for name, value in params.items():
+            held[name].copy_(value)
+        return self.module
+
+    def forward(self, params: Params, v: Tensor) -> Tensor:
+        training = [part.training for part in self.module.modules()]
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                some = next(iter(params.values()))
+                self.module.to(device=some.device, dtype=some.dtype)
+                return self._of_rows(functional_call(self.module, dict(params), (self._inputs(v),)))
+        finally:
+            for part, was in zip(self.module.modules(), training, strict=True):
+                part.training = was
+
+    def train_forward(self, v: Tensor) -> Tensor:
+        """The outputs of the module as it is, in training mode, for autograd to follow."""
+        return self._of_rows(self.module.train()(self._inputs(v)))
+
+    def _inputs(self, v: Tensor) -> Tensor:
+        return v.long() if self.tokens else v
+
+    def _of_rows(self, output: Tensor) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise InputError(
+                f"{type(self.module).__name__} returns a {type(output).__name__}, and the loss takes one tensor: wrap "
+                "the network in a module that returns it, or train it in your own loop with dladmm.StreamingADMM."
+            )
+        if output.ndim == 1:
+            return output[:, None]
+        return output.movedim(1, -1) if self.channels_first and output.ndim > 2 else output
+
+    def module_input(self, v: Tensor) -> Tensor:
+        return self._inputs(v)
+
+    def to_module(self, params: Params) -> nn.Module:
+        some = next(iter(params.values()))
+        module = copy.deepcopy(self.module).to(device=some.device, dtype=some.dtype).eval()
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for name, value in params.items():
+                held[name].copy_(value)
+        return module.requires_grad_(True) if not self._frozen() else module
+
+    def _frozen(self) -> Sequence[str]:
+        return [name for name, p in self.module.named_parameters() if not p.requires_grad]
+
+    def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
+        raise InputError(f"{self!r} is trained in mode='streaming' alone: it is not a chain of blocks.")
+
+    def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
+        raise InputError(f"{self!r} is trained in mode='streaming' alone: it is not a chain of blocks.")

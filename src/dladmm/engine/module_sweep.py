@@ -1,0 +1,144 @@
+"""One step of streaming mode on a module that is trained as it is: the optimizer around the loss of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dladmm.blocks import Params, Whole
+from dladmm.compute.communicator import Shards
+from dladmm.engine.batches import Batch, default_smoothing
+from dladmm.engine.running import Run, Shares, called
+from dladmm.engine.streaming_options import StreamingOptions
+from dladmm.engine.sweep import Engine
+from dladmm.streaming.optimizer import StreamingADMM
+
+LENGTH = 0.01
+"""Of a step (docs/streaming.md)."""
+
+
+class ModuleSweep:
+    """The module of a streaming run, its optimizer, and the average of its iterates."""
+
+    def __init__(
+        self, engine: Engine, params: list[Params], options: StreamingOptions, n_samples: float | None
+    ) -> None:
+        self.engine, self.options, self.n_samples = engine, options, n_samples
+        own = options.smoothing
+        self.smoothing = default_smoothing(n_samples) if own is None else own
+        (block,) = engine.chain.blocks
+        assert isinstance(block, Whole)
+        self.block = block
+        module = block.load(params[0])
+        held = dict(module.named_parameters()) | dict(module.named_buffers())
+        self._leaves = {name: held[name] for name in block.trained}
+        self.params = [{name: held[name].detach() for name in params[0]}]
+        self.average = [{name: p.clone() for name, p in self.params[0].items()}]
+        self.running: dict[int, object] = {}
+        self.shares = Shares(next(iter(params[0].values())))
+        self.shards: Shards | None = None
+        self.total_steps: int | None = None
+        """Of the run, where it is known."""
+        self.optimizer = StreamingADMM(module, lr=LENGTH)
+
+    def prepare(self, batch: Batch) -> None:
+        """Nothing is made before the first step."""
+
+    def sweep(
+        self,
+        batch: Callable[[], Batch],
+        *,
+        heavy: bool,
+        renewed: bool = False,
+        first: bool = False,
+        run: Run = called,
+    ) -> None:
+        """One step on a batch; the average counts the iterate of a ``heavy`` one."""
+        rows, engine = batch(), self.engine
+        risk = replace(engine.risk, target=self._smoothed(rows.target), weight=rows.weight)
+        shards = Shards.of(engine.comm, len(rows.x), rows.counts)
+        samples = shards.samples if shards is not None else self._samples(rows)
+        with torch.enable_grad():
+            outputs = self.block.train_forward(rows.x)
+        gradient = risk.gradient(outputs.detach()) / samples
+        if rows.counts is not None:
+            gradient = gradient * rows.counts.view(-1, *[1] * (gradient.ndim - 1))
+        self.optimizer.zero_grad()
+        outputs.backward(gradient)
+        self._total()
+        self._decay()
+        group = self.optimizer.param_groups[0]
+        group["total_steps"] = self.total_steps
+        self.optimizer.step()
+        self._prox(group["lr"] * float(self.shares.fading))
+        if heavy:
+            for name, p in self.params[0].items():
+                self.average[0][name].lerp_(p, self.shares.average)
+
+    def _samples(self, rows: Batch) -> float:
+        return len(rows.x) if rows.counts is None else float(rows.counts.double().sum())
+
+    def _smoothed(self, target: Tensor) -> Tensor:
+        share = self.smoothing
+        if share == 0.0 or not self.engine.risk.loss.takes_soft_labels:
+            return target
+        return (target * (1 - share)).add_(share / target.shape[1])
+
+    def _total(self) -> None:
+        """Sum the gradients over ranks."""
+        if self.engine.comm.alone:
+            return
+        own = [p for p in self.optimizer.param_groups[0]["params"] if p.grad is not None]
+        for p, total in zip(own, self.engine.comm.total(*(p.grad for p in own)), strict=True):
+            p.grad.copy_(total)
+
+    def _decay(self) -> None:
+        """Add the gradient of a quadratic penalty."""
+        strength = float(self.engine.penalty.quadratic or 0.0) / (self.n_samples or 1)
+        if strength:
+            for name in self.block.penalised:
+                p = self._leaves[name]
+                if p.grad is not None:
+                    p.grad.add_(p.detach(), alpha=strength)
+
+    @torch.no_grad()
+    def _prox(self, length: float) -> None:
+        """Penalties with kinks, by their prox."""
+        penalty = self.engine.penalty
+        if penalty.quadratic is None:
+            own = penalty.times(1 / (self.n_samples or 1))
+            for name in self.block.penalised:
+                self.params[0][name].copy_(own.prox(self.params[0][name], length))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resumed run needs, by name, beside :meth:`numbers`."""
+        found = {f"params.{name}": p for name, p in self.params[0].items()}
+        found |= {f"average.{name}": p for name, p in self.average[0].items()}
+        for i, state in self.optimizer.state_dict()["state"].items():
+            found |= {f"optimizer.{i}.{k}": t for k, t in state.items() if isinstance(t, Tensor)}
+        return found
+
+    def numbers(self) -> dict[str, Any]:
+        """What JSON can hold of the optimizer."""
+        saved = self.optimizer.state_dict()
+        states = {
+            str(i): {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+            for i, state in saved["state"].items()
+        }
+        return {"state": states, "param_groups": saved["param_groups"]}
+
+    def resume(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Put both back."""
+        states: dict[int, dict[str, Any]] = {int(i): dict(state) for i, state in numbers["state"].items()}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                i, _, key = rest.partition(".")
+                states.setdefault(int(i), {})[key] = tensor
+            else:
+                getattr(self, kind)[0][rest].copy_(tensor)
+        self.optimizer.load_state_dict({"state": states, "param_groups": numbers["param_groups"]})

@@ -1,0 +1,101 @@
+"""The network of a streaming run: a chain where the measured rule of chains applies, else the module as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dladmm.base.errors import InputError
+from dladmm.blocks import (
+    Affine,
+    BatchNorm,
+    Block,
+    Composed,
+    Convolution,
+    Dropout,
+    Elementwise,
+    Frozen,
+    LinearMap,
+    MaxPool,
+    Positionwise,
+    Whole,
+)
+from dladmm.network.chain import Chain, from_module
+from dladmm.network.given_module import evaluating, refuse_unseen_parts
+from dladmm.network.graph_module import GraphNetwork
+
+OF_CHAINS = (
+    Affine, BatchNorm, Composed, Convolution, Dropout, Elementwise, Frozen, LinearMap, MaxPool, Positionwise,
+)  # fmt: skip
+"""Blocks of chains whose curvature the loss's quadratic model sees whole (docs/streaming.md)."""
+
+
+def streamed_network(
+    module: nn.Module,
+    sample: Tensor | None = None,
+    *,
+    positions: Sequence[int] = (),
+    tokens: bool = False,
+    sequences: bool = False,
+) -> Chain:
+    """The chain that streaming mode trains in the place of a module.
+
+    ``sample`` are a few inputs, ``positions`` the shape of a sample's targets where it has several, ``tokens`` whether
+    inputs are whole numbers.
+    """
+    if isinstance(module, nn.Module) and not isinstance(module, (nn.ModuleList, nn.ModuleDict, GraphNetwork)):
+        found = _chain(module, sample, sequences)
+        if found is None and sample is not None:
+            return Chain([_whole(module, sample, tuple(positions), tokens)])
+        if found is not None:
+            return found
+    return from_module(module, sequences=sequences, sample=sample)
+
+
+def is_whole(chain: Chain) -> bool:
+    """Whether the chain is one module that is trained as it is."""
+    return isinstance(chain.blocks[0], Whole)
+
+
+def _chain(module: nn.Module, sample: Tensor | None, sequences: bool) -> Chain | None:
+    try:
+        refuse_unseen_parts(module)
+        found = from_module(module, sequences=sequences, sample=sample)
+    except InputError:
+        return None
+    return found if all(_plain(block) for block in found) else None
+
+
+def _plain(block: Block) -> bool:
+    inner = getattr(block, "block", block)
+    return isinstance(block, OF_CHAINS) and isinstance(inner, OF_CHAINS)
+
+
+@torch.no_grad()
+def _whole(module: nn.Module, sample: Tensor, positions: tuple[int, ...], tokens: bool) -> Whole:
+    """The module as one block, tried on the sample: what it takes, and where the outputs of a sample stand."""
+    some = next(module.parameters(), None)
+    place = torch.device("cpu") if some is None else some.device
+    dtype = sample.dtype if some is None else some.dtype
+    errors: list[str] = []
+    for as_tokens in (True, False) if tokens else (False,):
+        v = sample.to(place, torch.long if as_tokens else dtype)
+        try:
+            with evaluating(module):
+                output = module(v)
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            errors.append(str(error))
+            continue
+        first = (
+            bool(positions)
+            and isinstance(output, Tensor)
+            and output.ndim > 2
+            and tuple(output.shape[2:]) == positions
+            and tuple(output.shape[1:-1]) != positions
+        )
+        return Whole(module, tokens=as_tokens, channels_first=first)
+    raise InputError(
+        f"X does not go through {type(module).__name__}: samples of shape {tuple(sample.shape[1:])} raised: {errors[0]}"
+    )
