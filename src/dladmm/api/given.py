@@ -24,7 +24,7 @@ from dladmm.engine.method import MethodFactory
 from dladmm.engine.options import TrainOptions
 from dladmm.losses import Loss, Units
 from dladmm.network.chain import Chain, takes_tokens
-from dladmm.network.given_module import StartsFromWeights, refuse_unseen_parts, trained_layer
+from dladmm.network.given_module import StartsFromWeights, refuse_lazy, refuse_unseen_parts, trained_layer
 from dladmm.training.checks import (
     check_features,
     check_fits,
@@ -72,7 +72,9 @@ def check_names(model: Any, init: str, prox: str, method: MethodFactory | None, 
     if init == "keep" and isinstance(model, Chain):
         raise InputError("init='keep' needs a torch module to keep the weights of; a chain has none.")
     if isinstance(model, nn.Module):
-        refuse_unseen_parts(model)
+        if not streams:
+            refuse_unseen_parts(model)
+        refuse_lazy(model)
         own = list(model.parameters())
         if own and not any(p.requires_grad for p in own):
             raise InputError(

@@ -35,10 +35,10 @@ def copy_into(model: nn.Module, trained: nn.Module) -> None:
     """Copy the parameters and buffers of the trained network into the user's module; frozen ones stay as they are."""
     if type(model) is type(trained) and model.state_dict().keys() == trained.state_dict().keys():
         frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-        theirs = trained.state_dict()
-        for name, mine in model.state_dict().items():
+        values = trained.state_dict()
+        for name, value in model.state_dict().items():
             if name not in frozen:
-                mine.copy_(theirs[name])
+                value.copy_(values[name])
         return
     # In the order of the chain: a module of another class may declare its layers in a different order.
     layers = nn.ModuleList(chain_layers(model))

@@ -136,20 +136,8 @@ def sample_trainer(
     # What is no table of real numbers is refused below, by name
     usable = X.ndim > 0 and not to_tensor(X[:1], "X").is_complex()
     tried = _few(X, torch_dtype, torch.device("cpu")) if usable else None
-    chain = model
-    if not isinstance(model, Chain):
-        given = {"sequences": X.ndim == 3, "sample": tried}
-        if streams and weights is None:
-            shape = np.shape(some_y)[1:] if some_y is not None else ()
-            whole_numbers = to_tensor(X[:1], "X").dtype in (
-                torch.int64,
-                torch.int32,
-                torch.int16,
-                torch.uint8,
-            )
-            chain = streamed_network(model, positions=shape, tokens=whole_numbers, **given)
-        else:
-            chain = from_module(model, **given)
+    as_it_is = streams and weights is None
+    chain = _network(model, X, some_y, tried, as_it_is=as_it_is)
     chain = chain if weights is None else with_weights(chain, weights)
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **own_settings(chain) | options)
@@ -278,6 +266,17 @@ def sample_trainer(
     if first is None:  # a stream is not compared: it may come in another order every time
         trainer.given = {"X": X, "y": y, "sample_weight": sample_weight, "target_mask": target_mask}
     return Prepared(trainer, checks, _few(X, torch_dtype, torch_device, COMPARED_ROWS))
+
+
+def _network(model: nn.Module | Chain, X: Any, y: Any, tried: Tensor | None, *, as_it_is: bool) -> Chain:
+    """The chain of a module; in streaming mode the module ``as_it_is`` where it is none."""
+    if isinstance(model, Chain):
+        return model
+    if not as_it_is:
+        return from_module(model, sequences=X.ndim == 3, sample=tried)
+    tokens = not to_tensor(X[:1], "X").is_floating_point()
+    positions = np.shape(y)[1:] if hasattr(y, "__len__") else ()
+    return streamed_network(model, tried, positions=positions, tokens=tokens, sequences=X.ndim == 3)
 
 
 def _exact_targets(checks: RowChecks, y: Any, rows: Batch) -> Tensor:

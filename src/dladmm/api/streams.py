@@ -20,6 +20,7 @@ from dladmm.compute.communicator import Communicator, Shards
 from dladmm.engine.batches import ArrayBatches, Batch, Batches, default_batch_size, monitor_rows
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
+from dladmm.network.whole import is_whole
 from dladmm.training.checks import to_array
 
 SHARE_OF_GPU = 0.25
@@ -122,7 +123,8 @@ def stream_of_arrays(
     if min(each) == 0:
         raise InputError(f"mode='streaming' needs rows on every rank; of {comm.size} ranks some have none.")
     if size is None:
-        size = default_batch_size(n_rows, convolutions=chain.has_images, jumps=chain.has_jumps)
+        kinds = {"convolutions": chain.has_images, "jumps": chain.has_jumps, "whole": is_whole(chain)}
+        size = default_batch_size(n_rows, **kinds)
     n_batches = min(max(1, round(n_rows / size)), *each, n_rows)
     shards = None
     if rows.counts is None and comm.few_messages:  # all batches of a rank are of one size

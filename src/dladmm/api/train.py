@@ -17,6 +17,7 @@ from dladmm.compute.communicator import Communicator
 from dladmm.engine.method import MethodFactory
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
+from dladmm.network.whole import is_whole
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks
 from dladmm.training.result import Result
@@ -168,6 +169,8 @@ def train(
     given = model if isinstance(model, nn.Module) else result.module
     if given is model:
         copy_into(given, result.module)
+    if is_whole(trainer.engine.chain):
+        return result
     if given is model or (trainer.scaling is not None and trainer.scaling.far):
         params = trainer.state.params if trainer.units is None else trainer.units.fold(trainer.state.params)
         check_same_outputs(given, result.module, trainer.engine.chain, params, trainer.scaling, prepared.few)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -109,10 +108,7 @@ class Whole(Block):
         with torch.no_grad():
             for name, value in params.items():
                 held[name].copy_(value)
-        return module.requires_grad_(True) if not self._frozen() else module
-
-    def _frozen(self) -> Sequence[str]:
-        return [name for name, p in self.module.named_parameters() if not p.requires_grad]
+        return module
 
     def update_input(self, params: Params, v: Tensor, anchor: Anchor, term: Term, work: Work) -> list[Step]:
         raise InputError(f"{self!r} is trained in mode='streaming' alone: it is not a chain of blocks.")

@@ -83,12 +83,20 @@ def monitor_rows(n_rows: int, seed: int, device: torch.device, n_ranks: int = 1)
     return torch.randperm(n_rows, generator=generator)[: -(-MONITOR_ROWS // n_ranks)].sort().values.to(device)
 
 
-def default_batch_size(n_rows: int, *, convolutions: bool, jumps: bool = False) -> int:
+def default_batch_size(
+    n_rows: int, *, convolutions: bool = False, jumps: bool = False, whole: bool = False
+) -> int:
     """A power of two near an eighth of the rows, at most 256; of very many rows a 128th, at most 512; at least 32.
+
+    A ``whole`` module, whose steps have a length of their own, makes more of them: near a 64th of the rows, 16 to 128,
+    of very many a 512th.
 
     Half of that where there are convolutions: their cost grows with the batch, so a small one costs no more per pass.
     At most 256 with activations that have jumps, which learn better from more and noisier steps (docs/signs.md).
     """
+    if whole:
+        rows = max(16.0, min(128, n_rows / 64), min(512, n_rows / 512))
+        return max(1, min(n_rows, 1 << round(math.log2(rows))))
     rows = max(1.0, min(256, n_rows / 8), n_rows / 128)
     wanted = min(256 if jumps else 512, max(32, 1 << round(math.log2(rows))))
     return max(1, min(n_rows, wanted // 2 if convolutions and wanted > 32 else wanted))

@@ -38,7 +38,6 @@ class ModuleSweep:
         self._leaves = {name: held[name] for name in block.trained}
         self.params = [{name: held[name].detach() for name in params[0]}]
         self.average = [{name: p.clone() for name, p in self.params[0].items()}]
-        self.running: dict[int, object] = {}
         self.shares = Shares(next(iter(params[0].values())))
         self.shards: Shards | None = None
         self.total_steps: int | None = None
@@ -68,13 +67,15 @@ class ModuleSweep:
         if rows.counts is not None:
             gradient = gradient * rows.counts.view(-1, *[1] * (gradient.ndim - 1))
         self.optimizer.zero_grad()
-        outputs.backward(gradient)
+        torch.autograd.backward(outputs, gradient)
         self._total()
         self._decay()
         group = self.optimizer.param_groups[0]
         group["total_steps"] = self.total_steps
+        kinks = self.engine.penalty.quadratic is None
+        before = {name: self.params[0][name].clone() for name in self.block.penalised if kinks}
         self.optimizer.step()
-        self._prox(group["lr"] * float(self.shares.fading))
+        self._prox(before)
         if heavy:
             for name, p in self.params[0].items():
                 self.average[0][name].lerp_(p, self.shares.average)
@@ -106,13 +107,14 @@ class ModuleSweep:
                     p.grad.add_(p.detach(), alpha=strength)
 
     @torch.no_grad()
-    def _prox(self, length: float) -> None:
-        """Penalties with kinks, by their prox."""
-        penalty = self.engine.penalty
-        if penalty.quadratic is None:
-            own = penalty.times(1 / (self.n_samples or 1))
-            for name in self.block.penalised:
-                self.params[0][name].copy_(own.prox(self.params[0][name], length))
+    def _prox(self, before: Params) -> None:
+        """Penalties with kinks, by their prox; a step is as long as the weight moved for its gradient."""
+        penalty = self.engine.penalty.times(1 / (self.n_samples or 1))
+        for name, old in before.items():
+            p, slope = self.params[0][name], self._leaves[name].grad
+            if slope is not None:
+                length = (p - old).norm() / slope.norm().clamp_min(torch.finfo(p.dtype).tiny)
+                p.copy_(penalty.prox(p, length))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a resumed run needs, by name, beside :meth:`numbers`."""

@@ -79,7 +79,9 @@ class Streaming:
         state.predictions = list(state.outputs)  # of the monitor sample all links hold: one memory for both
         whole = isinstance(engine.chain.blocks[0], Whole)
         make = ModuleSweep if whole else BatchSweep
-        self.sweeps: Any = make(engine, state.clone_parameters(), options, batches.n_samples)
+        self.sweeps: BatchSweep | ModuleSweep = make(
+            engine, state.clone_parameters(), options, batches.n_samples
+        )
         self.sweeps.shards = batches.shards if isinstance(batches, ArrayBatches) else None
         self.step_number = self.heavy_steps = self.finished_passes = self.done_in_pass = 0
         self.batches_in_pass = batches.batches_per_pass() or 0
@@ -248,6 +250,8 @@ class Streaming:
 
     def _recordable(self, batch: Batch) -> bool:
         """Whether nothing in the sweep asks the device for a number; batches of another size are not recorded."""
+        if isinstance(self.sweeps, ModuleSweep):
+            return False
         plain = batch.weight is None and batch.counts is None and self.engine.comm.alone
         plain = plain and not self._counts_samples and batch.x.layout == torch.strided
         running = self.sweeps.running.values()

@@ -23,6 +23,7 @@ from dladmm.blocks import (
     Elementwise,
     Embedding,
     Params,
+    Whole,
 )
 from dladmm.blocks.base import Draw
 from dladmm.network.from_layer import blocks_of
@@ -147,7 +148,12 @@ class Chain:
         return any(block.follows_forward for block in self.blocks)
 
     def to_module(self, params: Sequence[Params]) -> nn.Module:
-        """The network as an ``nn.Sequential``, or for graphs as a module with ``forward(x, edge_index)``."""
+        """The network as an ``nn.Sequential``, or for graphs as a module with ``forward(x, edge_index)``.
+
+        A module that is trained as it is stays of its class.
+        """
+        if isinstance(self.blocks[0], Whole):
+            return self.blocks[0].to_module(params[0])
         made = [block.to_module(p) for block, p in zip(self.blocks, params, strict=True)]
         layers = [layer for module in made for layer in layers_of(module)]
         is_graph = any(isinstance(layer, GraphLayer) for layer in layers)

@@ -81,12 +81,17 @@ def _was_changed(weight: Tensor, bound: float) -> bool:
     return float(distance) * math.sqrt(n) > UNLIKELY
 
 
-def refuse_unseen_parts(module: nn.Module) -> None:
-    """Raise where a layer does more than its class says: hooks and parametrisations, which a chain would leave out."""
+def refuse_lazy(module: nn.Module) -> None:
+    """Raise where a layer has no size yet."""
     if any(is_lazy(p) for p in module.parameters()):
         raise InputError(
             "the network has lazy layers without a size: pass a row through it first, network(X[:1])."
         )
+
+
+def refuse_unseen_parts(module: nn.Module) -> None:
+    """Raise where a layer does more than its class says: hooks and parametrisations, which a chain would leave out."""
+    refuse_lazy(module)
     for name, layer in module.named_modules():
         where = f"{name or 'the network'} ({type(layer).__name__})"
         if parametrize.is_parametrized(layer):

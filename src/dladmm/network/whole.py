@@ -16,18 +16,22 @@ from dladmm.blocks import (
     Convolution,
     Dropout,
     Elementwise,
+    Embedding,
     Frozen,
     LinearMap,
     MaxPool,
     Positionwise,
+    RecurrentStates,
     Whole,
 )
+from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.network.chain import Chain, from_module
 from dladmm.network.given_module import evaluating, refuse_unseen_parts
 from dladmm.network.graph_module import GraphNetwork
 
 OF_CHAINS = (
-    Affine, BatchNorm, Composed, Convolution, Dropout, Elementwise, Frozen, LinearMap, MaxPool, Positionwise,
+    Affine, BatchNorm, Composed, Convolution, Dropout, Elementwise, Embedding, Frozen, LinearMap, MaxPool, Positionwise,
+    RecurrentStates, StateSelection,
 )  # fmt: skip
 """Blocks of chains whose curvature the loss's quadratic model sees whole (docs/streaming.md)."""
 

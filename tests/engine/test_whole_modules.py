@@ -1,0 +1,226 @@
+"""Modules that are no chain are trained as they are in streaming mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from dladmm import datasets, train
+from dladmm.callbacks import Checkpoint
+
+
+class Residual(nn.Module):
+    def __init__(self, width=64, depth=3, n_in=64):
+        super().__init__()
+        self.first = nn.Linear(n_in, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.1))
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16) for _ in range(2))
+        self.head = nn.Linear(16 * 16, 10)
+
+    def forward(self, x):
+        x = F.relu(self.norms[0](self.first(x.view(-1, 1, 8, 8))))
+        x = x + F.relu(self.norms[1](self.second(x)))
+        return self.head(F.avg_pool2d(x, 2).flatten(1))
+
+
+class Attention(nn.Module):
+    """Attention over the rows of a digit, by torch's fused function."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.embed, self.place = nn.Linear(8, width), nn.Parameter(0.02 * torch.randn(8, width))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = self.embed(x.view(-1, 8, 8)) + self.place
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return self.head(x.mean(1))
+
+
+class Tied(nn.Module):
+    """One hidden layer applied three times, and a hook that doubles the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.shared, self.head = nn.Linear(64, 48), nn.Linear(48, 48), nn.Linear(48, 10)
+        self.head.register_forward_hook(lambda module, args, output: 2 * output)
+
+    def forward(self, x):
+        x = F.gelu(self.first(x))
+        for _ in range(3):
+            x = x + F.gelu(self.shared(x)) if bool(x.isfinite().all()) else x
+        return self.head(x)
+
+
+def normed():
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(64, 48)), nn.ReLU(), nn.Linear(48, 10))
+
+
+NETWORKS = {
+    "residual": Residual,
+    "batch norm": ResNet,
+    "attention": Attention,
+    "tied": Tied,
+    "weight norm": normed,
+}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = datasets.load("digits")
+    return tuple(t.numpy() for t in (data.x_train, data.y_train, data.x_test, data.y_test))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_module_is_trained_in_place_and_learns(name, digits):
+    x, y, x_test, y_test = digits
+    torch.manual_seed(0)
+    module = NETWORKS[name]()
+    result = train(module, x, y, mode="streaming", max_iter=6, validation=(x_test, y_test))
+    module.eval()
+    with torch.no_grad():
+        accuracy = float((module(torch.from_numpy(x_test).float()).argmax(1).numpy() == y_test).mean())
+    assert accuracy > 0.93
+    assert result.history["val_accuracy"][-1] == pytest.approx(accuracy, abs=1e-6)
+    assert result.history.n_iter == 6
+
+
+def test_its_own_weights_are_the_start_unless_fresh_ones_are_asked_for(digits):
+    x, y, _, _ = digits
+    starts = []
+    for init in ("auto", "fresh"):
+        torch.manual_seed(3)
+        module = Residual()
+        with torch.no_grad():
+            module.head.weight.zero_()
+            module.head.bias.copy_(torch.arange(10.0))
+        result = train(module, x[:64], y[:64], mode="streaming", max_iter=1, batch_size=64, init=init)
+        starts.append(float(result.module.head.bias.detach().std()))
+    assert starts[0] == pytest.approx(3.03, abs=0.2)
+    assert starts[1] < 0.5
+
+
+def test_frozen_parts_stay_to_the_bit(digits):
+    x, y, _, _ = digits
+    module = Residual()
+    module.first.requires_grad_(False)
+    module.blocks[0][1].weight.requires_grad_(False)
+    before = {name: p.clone() for name, p in module.named_parameters()}
+    train(module, x, y, mode="streaming", max_iter=2)
+    for name, p in module.named_parameters():
+        assert torch.equal(p, before[name]) == (not p.requires_grad), name
+
+
+def test_an_interrupted_run_goes_on_to_the_bit(digits, tmp_path):
+    x, y, _, _ = digits
+    whole, halved = (ResNet() for _ in range(2))
+    halved.load_state_dict(whole.state_dict())
+    again = ResNet()
+    again.load_state_dict(whole.state_dict())
+    settings = {"mode": "streaming", "max_iter": 4, "random_state": 5}
+    train(whole, x, y, **settings)
+
+    class Interrupt(Checkpoint):
+        def on_epoch_end(self, trainer):
+            super().on_epoch_end(trainer)
+            if trainer.history.n_iter == 2:
+                raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(halved, x, y, callbacks=[Interrupt(tmp_path)], **settings)
+    train(again, x, y, callbacks=[Checkpoint(tmp_path, resume=True)], **settings)
+    for (name, p), q in zip(whole.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(p, q) or name.endswith("num_batches_tracked"), name
+
+
+def test_per_pixel_targets_of_a_convolution(digits):
+    x, _, _, _ = digits
+    image = x.reshape(-1, 1, 8, 8)
+    bright = (image[:, 0] > 0.5).astype(np.int64)
+
+    class Pixels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 2, 1)
+
+        def forward(self, v):
+            return self.b(F.relu(self.a(v)) + v)
+
+    result = train(Pixels(), image, bright, mode="streaming", max_iter=3)
+    assert result.history["train_accuracy"][-1] > 0.97
+
+
+def test_tokens_reach_an_embedding_as_whole_numbers():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (600, 12))
+    y = (x == 3).any(1).astype(np.int64)
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.a, self.b = nn.Embedding(20, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+
+        def forward(self, v):
+            e = self.table(v)
+            return self.b((e + F.relu(self.a(e))).amax(1))
+
+    result = train(Bag(), x, y, mode="streaming", max_iter=20)
+    assert result.history["train_accuracy"][-1] > 0.95
+
+
+def test_penalties_count(digits):
+    x, y, _, _ = digits
+    sizes = {}
+    for name, penalty in (
+        ("none", None),
+        ("l2", {"name": "l2", "strength": 30.0}),
+        ("l1", {"name": "l1", "strength": 30.0}),
+    ):
+        torch.manual_seed(0)
+        module = Residual(width=32, depth=1)
+        train(module, x, y, mode="streaming", max_iter=4, regularizer=penalty)
+        weight = module.blocks[0][1].weight.detach()
+        sizes[name] = float(weight.norm()), float((weight == 0).float().mean())
+    assert sizes["l2"][0] < 0.9 * sizes["none"][0]
+    assert sizes["l1"][1] > 0.05 > sizes["none"][1]
+
+
+def test_what_does_not_go_through_is_refused_before_work_begins(digits):
+    from dladmm import InputError
+
+    x, y, _, _ = digits
+    with pytest.raises(InputError, match="does not go through Residual"):
+        train(Residual(n_in=50), x, y, mode="streaming")
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(64, 10)
+
+        def forward(self, v):
+            return self.a(v), v
+
+    with pytest.raises(InputError, match="takes one tensor"):
+        train(Pair(), x, y, mode="streaming")
