@@ -1,4 +1,4 @@
-"""One default at every door: what "auto" stands for, and that the paper's algorithm is asked for by name."""
+"""One default at every door: what "auto" stands for, and that other algorithms are asked for by name."""
 
 from __future__ import annotations
 
@@ -9,75 +9,105 @@ from scipy import sparse
 from torch import nn
 
 import dladmm
-from dladmm.api.choosing import best_mode, is_recurrent, with_graph_mode, with_mode
-from dladmm.compute.communicator import ALONE
+from dladmm import InputError
+from dladmm.api.choosing import CROSS_FITTED, table_mode, with_mode
 
 
-def mode(X, preset="default", prox="auto", method=None, model=None, **options):
-    return with_mode(options, model, X, ALONE, preset=preset, prox=prox, method=method).get("mode")
-
-
-FEW, MANY = np.zeros((100, 3)), np.broadcast_to(np.zeros(3), (50_000, 3))
+def mode(preset="default", method=None, graph=False, **options):
+    return with_mode(options, preset=preset, method=method, graph=graph).get("mode")
 
 
 @pytest.mark.parametrize(
-    ("X", "options", "expected"),
+    ("options", "expected"),
     [
-        (FEW, {}, "accelerated"),
-        (FEW, {"mode": "auto"}, "accelerated"),
-        (FEW.tolist(), {}, "accelerated"),
-        (torch.zeros(100, 1, 8, 8), {}, "accelerated"),
-        (MANY, {}, "streaming"),
-        (MANY, {"rho": 1.0}, "accelerated"),
-        (MANY, {"max_memory": "1GB"}, "accelerated"),
-        (MANY, {"w_solver": "quadratic"}, "accelerated"),
-        (MANY, {"prox": "fista"}, "accelerated"),
-        (FEW, {"batch_size": 10}, "streaming"),
-        (sparse.csr_array(FEW), {}, "streaming"),
-        (iter([(FEW, FEW)]), {}, "streaming"),
-        (FEW, {"preset": "paper"}, "convergent"),
-        (FEW, {"start": "paper"}, "convergent"),
-        (FEW, {"rho_rule": "authors"}, "convergent"),
-        (FEW, {"method": object()}, None),
-        (None, {}, "accelerated"),
-        ([[1.0], [1.0, 2.0]], {}, "accelerated"),
+        ({}, "streaming"),
+        ({"mode": "auto"}, "streaming"),
+        ({"batch_size": 10}, "streaming"),
+        ({"max_iter": 3, "dropout": 0.5}, "streaming"),
+        ({"rho": 1.0}, "streaming"),  # which refuses it, and names the modes that have it
+        ({"mode": "accelerated"}, "accelerated"),
+        ({"mode": "convergent", "rho": 1.0}, "convergent"),
+        ({"preset": "paper"}, "convergent"),
+        ({"start": "paper"}, "convergent"),
+        ({"rho_rule": "authors"}, "convergent"),
+        ({"rho_rule": None}, "streaming"),
+        ({"method": object()}, None),
+        ({"method": object(), "mode": "auto"}, None),
+        ({"graph": True}, "accelerated"),
+        ({"graph": True, "batch_size": 9}, "streaming"),
+        ({"graph": True, "preset": "paper"}, "convergent"),
     ],
 )
-def test_the_mode_of_train(X, options, expected):
-    assert mode(X, **options) == expected
+def test_the_mode_of_train(options, expected):
+    assert mode(**options) == expected
 
 
-def test_recurrent_layers_are_streamed():
-    """Wherever they stand in a network, unless the rows are very few or settings of another mode were given."""
-    X = np.zeros((100, 6, 3))
-    layer = nn.GRU(3, 4, batch_first=True)
-    for model in (
-        nn.Sequential(dladmm.Recurrent(layer), nn.Linear(4, 2)),
-        nn.ModuleList([nn.ModuleList([layer])]),
-    ):
-        assert is_recurrent(model)
-        assert mode(X, model=model) == "streaming"
-        assert mode(X, model=model, rho=1.0) == "accelerated"
-        assert mode(X, model=model, sweep="backward") == "accelerated"
-        assert mode(X[:12], model=model) == "accelerated"
-        assert mode(X, model=model, preset="paper") == "convergent"
-    chain = dladmm.from_module(nn.Sequential(dladmm.Recurrent(layer), nn.Linear(4, 2)))
-    assert is_recurrent(chain)
-    assert not is_recurrent(dladmm.mlp([3, 2]))
-    assert not is_recurrent(nn.Linear(3, 2))
-    assert not is_recurrent(None)
+@pytest.mark.parametrize(
+    ("rows", "columns", "settings", "expected"),
+    [
+        (1, 1, {}, CROSS_FITTED),
+        (49_999, 2000, {}, CROSS_FITTED),
+        (50_000, 3, {}, "streaming"),
+        (100, 2001, {}, "streaming"),
+        (100, 3, {"one_network": True}, "streaming"),
+        (10_001, 2000, {"sparse_rows": True}, "streaming"),
+        (10_000, 2000, {"sparse_rows": True}, CROSS_FITTED),
+    ],
+)
+def test_the_mode_of_tables(rows, columns, settings, expected):
+    assert table_mode(rows, columns, **settings) == expected
 
 
-def test_the_mode_of_graphs():
-    for options, expected in (({}, "accelerated"), ({"batch_size": 9}, "streaming")):
-        assert with_graph_mode(options, preset="default", method=None)["mode"] == expected
-    assert with_graph_mode({}, preset="paper", method=None)["mode"] == "convergent"
-    assert "mode" not in with_graph_mode({"mode": "auto"}, preset="default", method=object())
+RINGS = np.random.default_rng(0).normal(size=(60, 2))
 
 
-def test_a_batch_size_where_copies_cannot_be():
-    assert best_mode(100, 3, one_network=True, batches=True) == "streaming"
-    assert best_mode(100, 3, batches=True) == "cross-fitted"
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"rho": 1.0}, "rho and nu .* mode='convergent'"),
+        ({"nu": 1.0}, "rho and nu .* mode='convergent'"),
+        ({"damping": 1.0}, "damping: .* mode='convergent'"),
+        ({"w_solver": "quadratic"}, "w_solver: .* mode='convergent'"),
+        ({"a_solver": "quadratic"}, "a_solver: .* mode='convergent'"),
+    ],
+)
+def test_no_setting_swaps_the_algorithm(setting, words):
+    """What the practical method does not have is refused, at every door, in the same words."""
+    X, y = RINGS, (np.hypot(*RINGS.T) > 1).astype(int)
+    doors = [
+        lambda: dladmm.train(dladmm.mlp([2, 5, 2]), X, y, **setting),
+        dladmm.MLPClassifier((5,), **setting).fit,
+        dladmm.MLPRegressor((5,), **setting).fit,
+        dladmm.ModuleClassifier(**setting).fit,
+    ]
+    for k, door in enumerate(doors):
+        with pytest.raises(InputError, match=words):
+            door(*(() if k == 0 else (X, y)))
+    found = dladmm.MLPClassifier((5,), mode="convergent", max_iter=3, tol=1e9, **setting).fit(X, y)
+    assert found.n_iter_ <= 3
+
+
+@pytest.mark.parametrize("kind", ["rows", "list", "sparse", "images", "sequences", "one row"])
+def test_every_sort_of_samples_is_streamed(kind):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), np.arange(40) % 2
+    network = dladmm.mlp([3, 4, 2])
+    loss = "cross_entropy"
+    if kind == "list":
+        X = X.tolist()
+    elif kind == "sparse":
+        X = sparse.csr_array(X)
+    elif kind == "images":
+        X = torch.randn(40, 1, 4, 4)
+        network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+    elif kind == "sequences":
+        X = rng.normal(size=(40, 5, 3))
+        network = nn.Sequential(dladmm.Recurrent(nn.GRU(3, 4, batch_first=True)), nn.Linear(4, 2))
+    elif kind == "one row":
+        X, y, loss, network = X[:1], np.array([0.5]), "squared", dladmm.mlp([3, 4, 1])
+    result = dladmm.train(network, X, y, loss=loss, max_iter=2)
+    assert result.certificate.streaming
+    assert result.status is dladmm.Status.PASSES_MADE
 
 
 def test_train_and_train_graph_have_the_best_mode():
@@ -85,9 +115,9 @@ def test_train_and_train_graph_have_the_best_mode():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 200)
     X = np.c_[1e4 * (rng.normal(size=200) + 3 * y) + 5e5, 1e-3 * rng.normal(size=200)]
-    best = dladmm.train(dladmm.mlp([2, 10, 2]), X, y, max_iter=30)
+    best = dladmm.train(dladmm.mlp([2, 10, 2]), X, y)
     paper = dladmm.train(dladmm.mlp([2, 10, 2]), X, y, max_iter=30, mode="convergent")
-    assert best.certificate.accelerated
+    assert best.certificate.streaming
     assert best.standing.network > 0.9
     assert paper.standing.network < 0.75
     assert not paper.certificate.accelerated
@@ -95,3 +125,17 @@ def test_train_and_train_graph_have_the_best_mode():
     assert graph.certificate.accelerated
     named = dladmm.train_graph(dladmm.datasets.load("karate"), hidden=(4,), max_iter=3, mode="convergent")
     assert not named.certificate.accelerated
+
+
+def test_passes_are_as_many_as_make_three_hundred_steps():
+    """The same number for arrays, a memmap and a loader of the same rows, whatever door."""
+    X, y = torch.randn(200, 3), torch.arange(200) % 2
+    arrays = dladmm.train(dladmm.mlp([3, 4, 2]), X, y)
+    assert arrays.history.n_iter == 50  # batches of 32: 6 in a pass
+    rows = torch.utils.data.TensorDataset(X, y)
+    loader = torch.utils.data.DataLoader(rows, batch_size=32, drop_last=True)
+    assert dladmm.train(dladmm.mlp([3, 4, 2]), loader).history.n_iter == 50
+    module = dladmm.ModuleClassifier().fit(X.numpy(), y.numpy())
+    assert module.n_iter_ == 50
+    streamed = dladmm.MLPClassifier((4,), mode="streaming").fit(X.numpy(), y.numpy())
+    assert streamed.n_iter_ == 50

@@ -69,8 +69,10 @@ def test_sizes_passes_and_smoothing():
         512,
     ]
     assert [default_batch_size(n, convolutions=True) for n in (300, 1000, 100_000)] == [32, 64, 256]
-    assert [default_passes(n) for n in (100, 1000, 20_000, 50_000)] == [67, 25, 20, 10]
-    assert default_passes(1000, convolutions=True) == 10
+    counted = [(3, 100), (8, 1000), (78, 20_000), (98, 50_000), (98, None), (None, None)]
+    assert [default_passes(*each) for each in counted] == [100, 38, 20, 10, 10, 10]
+    assert [default_passes(n, 1000, convolutions=True) for n in (16, 100)] == [19, 10]
+    assert [default_passes(9999, n, jumps=True) for n in (50_000, None)] == [20, 20]
     assert [default_smoothing(n) for n in (None, 5000, 50_000, 10**6)] == pytest.approx([0.1, 0.01, 0.1, 0.1])
     assert [default_smoothing(n, jumps=True) for n in (None, 50, 50_000)] == [0.1] * 3
     device = torch.device("cpu")

@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_gaussian_quantiles
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dladmm import Callback, DataError, InputError, MLPClassifier, MLPRegressor, Status
+from dladmm import Callback, DataError, InputError, MLPClassifier, MLPRegressor, ModuleClassifier, Status
 from scikit_checks import own_checks
 
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -129,23 +129,60 @@ def test_convergence_warning_names_the_knob(iris):
 
 @quiet
 def test_warm_start_goes_on_from_the_weights(iris):
-    clf = MLPClassifier((10,), max_iter=15, warm_start=True, random_state=0)
-    first = clf.fit(*iris).history_["loss"][-1]
-    second = clf.fit(*iris).history_["loss"][-1]
-    assert second < first
-    cold = MLPClassifier((10,), mode="accelerated", max_iter=15, random_state=0).fit(*iris).fit(*iris)
-    assert cold.history_["loss"][-1] == first
+    """The first fit is that without it; later ones train the network that was fitted, however often."""
+    settings = {"hidden_layer_sizes": (10,), "max_iter": 40, "random_state": 0}
+    clf = MLPClassifier(warm_start=True, **settings).fit(*iris)
+    cold = MLPClassifier(mode="streaming", **settings).fit(*iris)
+    assert (clf.predict_proba(iris[0]) == cold.predict_proba(iris[0])).all()
+    for _ in range(3):
+        before = clf.coefs_
+        clf.fit(*iris)
+        assert [c.shape for c in clf.coefs_] == [c.shape for c in before]
+        assert clf.n_networks_ == cold.n_networks_
+        assert clf.score(*iris) > 0.95
+        moved = np.linalg.norm(clf.coefs_[0] - before[0]) / np.linalg.norm(before[0])
+        assert 0 < moved < 0.5
     with pytest.raises(InputError, match="same classes"):
         clf.fit(iris[0][:100], iris[1][:100])
 
 
 @quiet
+def test_warm_start_of_one_pass_at_a_time(iris):
+    """As it is used: some passes, a look, some more; the loss of all rows falls from fit to fit."""
+    clf = MLPClassifier((10,), mode="streaming", max_iter=5, warm_start=True, random_state=0)
+    losses = [clf.fit(*iris).loss_ for _ in range(6)]
+    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] == min(losses)
+
+
+@quiet
 def test_early_stopping_holds_rows_back(iris):
-    clf = MLPClassifier((10,), max_iter=200, early_stopping=True, n_iter_no_change=5, random_state=0)
-    clf.fit(*iris)
-    assert clf.status_ is Status.EARLY_STOPPED
-    assert clf.n_iter_ < 200
-    assert clf.score(*iris) > 0.7
+    """Rows that are judged by are never learnt from: of labels that are noise nothing is learnt that can be seen."""
+    settings = {"hidden_layer_sizes": (10,), "early_stopping": True, "n_iter_no_change": 5, "random_state": 0}
+    for mode in ("auto", "streaming"):
+        clf = MLPClassifier(mode=mode, max_iter=100, **settings).fit(*iris)
+        assert clf.status_ is Status.EARLY_STOPPED
+        assert clf.n_iter_ < 100
+        assert clf.score(*iris) > 0.9
+        assert clf.best_validation_score_ == max(clf.validation_scores_) > 0.85
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 10)), rng.integers(0, 2, 400)
+    for kind in (MLPClassifier, ModuleClassifier):
+        clf = kind(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X, y)
+        assert clf.score(X, y) - np.mean(clf.validation_scores_) > 0.05
+        assert abs(np.mean(clf.validation_scores_) - 0.5) < 0.08
+
+
+@pytest.mark.parametrize("make", [MLPClassifier, ModuleClassifier])
+def test_early_stopping_costs_next_to_nothing(make):
+    """The flag once swapped the algorithm: .81 fell to .54."""
+    X, y = make_gaussian_quantiles(n_samples=1500, n_features=10, n_classes=3, random_state=0)
+    plain, stopped = (
+        make(early_stopping=flag, random_state=0).fit(X[:1000], y[:1000]) for flag in (False, True)
+    )
+    score = plain.score(X[1000:], y[1000:])
+    assert score > 0.78
+    assert stopped.score(X[1000:], y[1000:]) > score - (0.0051 if make is MLPClassifier else 0.03)
 
 
 @quiet

@@ -34,8 +34,12 @@ def images(n_features: int, n_classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-SLOW_CHECK = "check_class_weight_classifiers"
-"""It makes six runs of a thousand iterations; the weights go the way of MLPClassifier's, which is checked."""
+OTHER_BATCHES = (
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weight_equivalence_on_sparse_data",
+    "check_class_weight_classifiers",
+)
+"""Repeated rows make other batches; weights of 1 to 10^7 may end in a run that says it diverged (docs/streaming.md)."""
 
 CHECKS = [
     (f"{name}-{of}", estimator, check)
@@ -43,7 +47,7 @@ CHECKS = [
         "default": ModuleClassifier(random_state=0),
         "two layers": ModuleClassifier(TwoLayers(), random_state=0),
     }.items()
-    for of, estimator, check in own_checks(made, without=[SLOW_CHECK])
+    for of, estimator, check in own_checks(made, without=OTHER_BATCHES)
 ]
 
 
@@ -61,7 +65,6 @@ def test_a_cnn_on_flat_digits():
         classifier = clone(ModuleClassifier(images, max_iter=25, random_state=0)).fit(X[:600], y[:600])
     assert classifier.score(X[600:], y[600:]) > 0.85
     assert isinstance(classifier.module_[1], nn.Conv2d)
-    assert classifier.certificate_.monotone
     torch.testing.assert_close(classifier.predict_proba(X[:5]).sum(1), np.ones(5), rtol=1e-6, atol=0)
 
 
@@ -89,15 +92,15 @@ def recurrent(n_features: int, n_classes: int) -> nn.Module:
 @pytest.mark.parametrize(
     ("factory", "settings", "streams"),
     [
-        (TwoLayers(), {}, False),
-        (TwoLayers(), {"batch_size": 32}, True),
+        (TwoLayers(), {}, True),
+        (TwoLayers(), {"regularizer": "l1"}, True),
+        (TwoLayers(), {"early_stopping": True}, True),
         (recurrent, {}, True),
-        (recurrent, {"rho": 0.1}, False),
         (recurrent, {"mode": "accelerated"}, False),
     ],
 )
-def test_the_mode_follows_the_network(factory, settings, streams):
-    """As it does where ``train`` is called with the network itself, which is made once."""
+def test_every_network_is_streamed(factory, settings, streams):
+    """And made once."""
     X, y = load_digits(return_X_y=True)
     made = []
 

@@ -11,12 +11,12 @@ import torch
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from torch import nn
 
 from convergent import train_graph
 from dladmm import GCNClassifier, InputError, MLPClassifier, MLPRegressor, ModuleClassifier, datasets
-from dladmm.engine.batches import default_passes
 from scikit_checks import own_checks
 
 STREAM = {"mode": "streaming", "random_state": 0, "device": "cpu"}
@@ -90,10 +90,17 @@ def test_the_default_number_of_passes(digits):
     A, _, a, _ = digits
     assert MLPClassifier().max_iter is None
     found = MLPClassifier((5,), **STREAM, batch_size=400).fit(A[:800], a[:800])
-    assert found.n_iter_ == default_passes(800, 400) == 100
-    assert MLPClassifier()._iterations(800, None, "accelerated") == 200
-    images = nn.Sequential(nn.Conv2d(1, 2, 3))
-    assert ModuleClassifier(**STREAM)._iterations(800, images, "streaming") == 10
+    assert found.n_iter_ == 100
+    images = ModuleClassifier(
+        lambda n_in, n_out: nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 1, 7), nn.Flatten(), nn.Linear(4, n_out)
+        ),
+        batch_size=20,
+    )
+    assert images.fit(A[:800], a[:800]).n_iter_ == 10
+    found = MLPClassifier((5,), mode="convergent", tol=0.0)
+    with pytest.warns(ConvergenceWarning, match="now 200"):
+        assert found.fit(A[:30], a[:30]).n_iter_ == 200
 
 
 def test_batch_size_belongs_to_the_mode(digits):

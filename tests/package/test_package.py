@@ -38,7 +38,7 @@ def test_training_needs_only_torch_numpy_scipy_and_scikit_learn():
     command = [sys.executable, "-W", "error", "-c", MINIMAL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "MAX_ITER"
+    assert done.stdout.strip() == "PASSES_MADE"
 
 
 def test_help_waits_for_nothing_heavy():

@@ -123,10 +123,15 @@ def test_a_small_silo_is_refused_unless_the_rule_is_lowered():
     assert smallest_silo(torch.nn.Sequential(torch.nn.Linear(7, 30), torch.nn.Linear(30, 2))) == 32
 
     def task(rows):
-        return lambda silo: train_silo(silo, mlp(WIDTHS), X[rows], y[rows], max_iter=1)
+        return lambda silo: train_silo(silo, mlp(WIDTHS), X[rows], y[rows], max_iter=1, **settings)
+
+    settings = {}
 
     with pytest.raises(SiloError, match=r"silo 1 failed.*this silo has 65 rows.*at least 66"):
         run_silos([task(slice(0, 66)), task(slice(66, 131))], patience=20)
+    with pytest.raises(SiloError, match="needs rows on every rank"):
+        run_silos([task(slice(0, 66)), task(slice(0, 0))], patience=20)
+    settings["mode"] = "accelerated"
     found = run_silos([task(slice(0, 66)), task(slice(66, 132)), task(slice(0, 0))])
     assert not any(isinstance(one, BaseException) for one in found)
 

@@ -59,7 +59,7 @@ def test_a_result_leads_with_it_and_a_copy_holds_no_rows():
     assert repr(result).startswith(
         f"Result(accuracy {result.standing.network:.4f} on 60 training rows (constant 0."
     )
-    assert "optimisation safeguarded" in repr(result)
+    assert "optimisation streaming, nothing claimed" in repr(result)
     assert copy.copy(result).evidence is None
     targets = np.c_[y * 1e6]
     regression = train(mlp([3, 10, 1]), X, targets, loss="squared", max_iter=40, validation=(X, targets))

@@ -36,7 +36,7 @@ CASES = {
     "function for a graph": (lambda: train_graph(lambda: None), "Give a graph object"),
     "function without a part": (lambda: train_graph(lambda rank, world: None), "must return a GraphPart"),
     "words as y": (lambda: train(network(), X, WORDS), "y holds text .*0, 1, 2.*MLPClassifier"),
-    "no y": (lambda: train(network(), X), "y is missing: give one entry for each row"),
+    "no y": (lambda: train(network(), X), "y is missing: give targets beside the rows X"),
     "words as X": (lambda: train(network(), np.array([["a"] * 3] * 12), Y), "X holds text .*TableEncoder"),
     "words from a loader": (lambda: train(network(), loader(["cat", "dog"] * 4)), "loader returns them"),
     "loader for a classifier": (

@@ -33,6 +33,7 @@ from dladmm.network.ensemble import EDGE_SCALE, ensemble, ensemble_parameters, m
 from dladmm.network.monotone import constrain
 from dladmm.network.soft_clip import SoftClip
 from dladmm.network.table_inputs import TableInputs
+from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
 from dladmm.training.standing import MOST_ROWS, Evidence
@@ -92,6 +93,7 @@ def fit_cross_fitted(
     dtype: torch.dtype | None = None,
     passes: int | None = None,
     batch_size: int | None = None,
+    regularizer: Regularizer | None = None,
     sample_weight: Array | None = None,
     callbacks: Sequence[Callback] = (),
     signs: Sequence[Tensor] | None = None,
@@ -99,12 +101,12 @@ def fit_cross_fitted(
 ) -> CrossFit:
     """Train copies of ``mlp(widths, activation)`` on the rows X (N, n_in), and merge them.
 
-    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count, and
-    ``signs``, one tensor per layer, what sign weights have (:func:`~dladmm.network.monotone.weight_signs`). The merged
-    network takes X and gives y as they are: it is a :class:`~dladmm.network.table_inputs.TableInputs`, with
-    ``signs`` a :class:`~dladmm.network.soft_clip.SoftClip`, and an MLP of ``copies`` times the
-    width. Without a ``dtype`` training is in float32 and the network in float64, so that columns far from zero lose
-    nothing.
+    y holds class numbers (N,) or real targets (N, n_outputs), ``sample_weight`` (N,) says how often rows count,
+    every copy has the penalty ``regularizer`` that a network of its own would have on its rows, and ``signs``, one
+    tensor per layer, what sign weights have (:func:`~dladmm.network.monotone.weight_signs`). The merged network
+    takes X and gives y as they are: it is a :class:`~dladmm.network.table_inputs.TableInputs`, with ``signs`` a
+    :class:`~dladmm.network.soft_clip.SoftClip`, and an MLP of ``copies`` times the width. Without a ``dtype``
+    training is in float32 and the network in float64, so that columns far from zero lose nothing.
     """
     generator = torch.Generator().manual_seed(seed)
     worked, kept = dtype or torch.float32, dtype or torch.float64
@@ -154,6 +156,8 @@ def fit_cross_fitted(
             streaming=constants or constants_for(n_rows, loss.kind, widths[0] / (int(bundle.max()) + 1)),
             diagnostics_every=len(batches.ends),  # the look out of fold measures what is measured
         ),
+        # A copy learns from N (copies - 1)/copies rows, each of which counts 1/(copies - 1) in the sum of all copies
+        penalty=None if regularizer is None else regularizer.times(1 / (copies - 1)),
         params=params,
         counts=judged.counts,
         callbacks=[looking, *callbacks],

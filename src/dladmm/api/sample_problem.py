@@ -100,10 +100,7 @@ def sample_trainer(
     comm = ALONE if communicator is None else communicator
     others = {"scale_targets": scale_targets, "device": device, "regularizer": regularizer}
     check_settings({"preset": preset, "init": init, "prox": prox}, method, options | others)
-    if weights is not None:
-        options = {"mode": "streaming"} | options  # the one mode that has them
-    if options.get("mode", "auto") == "auto":
-        options = with_mode(options, model, X, comm, preset=preset, prox=prox, method=method)
+    options = with_mode(options, preset=preset, method=method)
     streams = options.get("mode") == "streaming"
     torch_dtype, torch_device = check_dtype(dtype), check_device(device)
     random_state, callbacks = check_seed(random_state), check_callbacks(callbacks)
@@ -233,8 +230,10 @@ def sample_trainer(
     if chosen.mode == "streaming":
         if stream is None:
             assert first is not None
-            stream = stream_of_source(first, rows, checks.batch, torch_device, random_state, comm)
+            stream = stream_of_source(first, rows, checks.batch, chain, torch_device, random_state, comm)
         batches = stream.batches
+        if options.get("max_iter") is None:
+            chosen = replace(chosen, max_iter=stream.passes)
         x, target, counts, row_weight = stream.monitor.on(torch_device)
         risk = replace(risk, target=target, weight=counts)
     if scaling is not None:

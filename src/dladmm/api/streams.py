@@ -17,7 +17,14 @@ from dladmm.base.errors import InputError
 from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.chunks import memmap_of
 from dladmm.compute.communicator import Communicator, Shards
-from dladmm.engine.batches import ArrayBatches, Batch, Batches, default_batch_size, monitor_rows
+from dladmm.engine.batches import (
+    ArrayBatches,
+    Batch,
+    Batches,
+    default_batch_size,
+    default_passes,
+    monitor_rows,
+)
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
 from dladmm.network.whole import is_whole
@@ -29,10 +36,11 @@ SHARE_OF_GPU = 0.25
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches of the training data, and the monitor sample."""
+    """Batches of the training data, the monitor sample, and how many passes are made unless told otherwise."""
 
     batches: Batches
     monitor: Batch
+    passes: int
 
 
 def opened(
@@ -97,14 +105,21 @@ def first_batches(first: FirstRows, check: Check) -> Batch:
 
 
 def stream_of_source(
-    first: FirstRows, rows: Batch, check: Check, device: torch.device, seed: int, comm: Communicator
+    first: FirstRows,
+    rows: Batch,
+    check: Check,
+    chain: Chain,
+    device: torch.device,
+    seed: int,
+    comm: Communicator,
 ) -> Stream:
     """The stream of a source; the monitor sample is taken from its first ``rows``, drawn with the seed."""
     own: Batches = CheckedBatches(
         first.source, first, check, tuple(rows.x.shape[1:]), pinned=device.type == "cuda"
     )
     monitor = _monitor(ArrayBatches(*rows, 1, seed), seed, comm)
-    return Stream(own if comm.alone else Together(own, comm), monitor)
+    batches = own if comm.alone else Together(own, comm)
+    return Stream(batches, monitor, passes_of(chain, batches.batches_per_pass(), batches.n_samples))
 
 
 def stream_of_arrays(
@@ -121,7 +136,10 @@ def stream_of_arrays(
     each = [int(count) for count in counts]
     n_rows, size = sum(each), options.batch_size
     if min(each) == 0:
-        raise InputError(f"mode='streaming' needs rows on every rank; of {comm.size} ranks some have none.")
+        raise InputError(
+            f"mode='streaming' needs rows on every rank; of {comm.size} ranks some have none. Leave those out, or name "
+            "another mode."
+        )
     if size is None:
         kinds = {"convolutions": chain.has_images, "jumps": chain.has_jumps, "whole": is_whole(chain)}
         size = default_batch_size(n_rows, **kinds)
@@ -131,7 +149,12 @@ def stream_of_arrays(
         sizes = [n // n_batches for n in each]
         shards = Shards(comm, sum(sizes), sum(sizes), sum(sizes[: comm.rank]))
     batches = ArrayBatches(*rows, n_batches, seed, samples, shards)
-    return Stream(batches, _monitor(batches, seed, comm))
+    return Stream(batches, _monitor(batches, seed, comm), passes_of(chain, n_batches, n_rows))
+
+
+def passes_of(chain: Chain, steps: int | None, n_rows: float | None) -> int:
+    """The default number of passes for this network."""
+    return default_passes(steps, n_rows, convolutions=chain.has_images, jumps=chain.has_jumps)
 
 
 def _monitor(batches: ArrayBatches, seed: int, comm: Communicator) -> Batch:

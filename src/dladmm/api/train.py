@@ -105,10 +105,9 @@ def train(
         list has one for each. Trained with ``mode="streaming"``.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`, such as ``max_iter``:
-        iterations, or passes over the data with ``mode="streaming"``. ``mode`` is "auto" unless given: "streaming" for
-        a stream, a sparse X, 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated"
-        (docs/defaults.md).
-        "convergent" is the paper's algorithm (Algorithms 1 and 2), whose theorems the certificate checks.
+        iterations, or passes over the data with ``mode="streaming"``, which is what "auto", the default, stands for.
+        "convergent" is the paper's algorithm (Algorithms 1 and 2), whose theorems the certificate checks;
+        "accelerated" sees all rows in every iteration (docs/choosing.md).
 
     Returns
     -------
@@ -117,12 +116,13 @@ def train(
 
     Notes
     -----
-    ``mode="streaming"`` makes a sweep per mini-batch, and ``max_iter`` counts passes over the data (10). Rows of
-    arrays, memmaps, sparse matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the
-    rows of a batch are read. Other streams keep their own order and batches, which may differ in size. An iterator
-    or generator gives one pass. Inputs are scaled by all rows of arrays in memory, else by the first rows of the stream
-    (up to 16,384), from which the monitor sample of the history is drawn too; memory does not grow with the rows.
-    On several ranks every rank brings a stream of its own, and a pass ends when the first of them does.
+    ``mode="streaming"`` makes a sweep per mini-batch, and ``max_iter`` counts passes over the data: 10 for images
+    and for 50,000 rows or more, else 20, or as many as make 300 steps, at most 100. Rows of arrays, memmaps, sparse
+    matrices and map-style data sets are shuffled from ``random_state``; of a memmap only the rows of a batch are
+    read. Other streams keep their own order and batches, which may differ in size. An iterator or generator gives
+    one pass. Inputs are scaled by all rows of arrays in memory, else by the first rows of the stream (up to
+    16,384), from which the monitor sample of the history is drawn too; memory does not grow with the rows. On
+    several ranks every rank brings a stream of its own, and a pass ends when the first of them does.
 
     Where ``torch.distributed`` has been initialised, every rank calls this function with the same arrays and trains on
     its own share of the samples (docs/distributed.md).

@@ -13,7 +13,7 @@ from torch import nn
 
 from dladmm.activations import Activation
 from dladmm.api.arguments import fresh_parameters, shard_graph
-from dladmm.api.choosing import with_graph_mode
+from dladmm.api.choosing import with_mode
 from dladmm.api.given import check_hidden, check_settings, takes
 from dladmm.api.graph_checks import (
     refuse_beside_model,
@@ -178,8 +178,7 @@ def train_graph(
         options["nu"] = mu
     if model is not None:
         options.setdefault("mode", "streaming")
-    if options.get("mode", "auto") == "auto":
-        options = with_graph_mode(options, preset=preset, method=method)
+    options = with_mode(options, preset=preset, method=method, graph=True)
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
     if options.get("mode") == "streaming":
         options.setdefault("init_scale", STREAMED_INIT_SCALE)

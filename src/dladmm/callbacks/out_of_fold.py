@@ -58,9 +58,9 @@ class OutOfFold(Callback):
         weight = z.new_ones(len(z)) if counts is None else counts[:, 0]
         weight = weight.double() / weight.double().sum()
         value, sharpness = self._judged(z, y, weight)
-        # All variables follow the forward pass: the objective is the training loss, summed over the rows
-        objective = trainer.history.last("objective") or 0.0
-        trainer.history.amend(loss=objective / trainer.engine.samples, val_loss=value)
+        # All variables follow the forward pass: the risk is the training loss, summed over the rows
+        risk = trainer.history.last("risk") or 0.0
+        trainer.history.amend(loss=risk / trainer.engine.samples, val_loss=value)
         if self.loss.kind == "classification":
             unseen, seen = self.loss.loss.hits(z, y), self.loss.hits(trainer.state.outputs[-1], target)
             for column, hits in (("val_accuracy", unseen), ("train_accuracy", seen)):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dladmm.activations import get_activation
 from dladmm.api.arguments import best_dtype, fresh_parameters
-from dladmm.api.choosing import CROSS_FITTED, best_mode
+from dladmm.api.choosing import CROSS_FITTED, table_mode, with_mode
 from dladmm.api.cross_fit import copies_for, fit_cross_fitted
 from dladmm.api.given import RowChecks
 from dladmm.api.train import train
@@ -29,7 +29,6 @@ from dladmm.cli.measures import of_test_rows
 from dladmm.cli.run_config import BY_MODE, RunConfig, check_memory
 from dladmm.cli.run_data import TableData, load_own_rows
 from dladmm.compute.communicator import Communicator
-from dladmm.engine.batches import default_passes
 from dladmm.engine.certificate_text import guarantee
 from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
@@ -164,19 +163,10 @@ def prepared_table(config: RunConfig, found: RunConfig, comm: Communicator) -> T
 
 
 def _mode(config: RunConfig, n_rows: int, n_features: int, comm: Communicator) -> str:
-    if config.preset != "default":
-        return "convergent"
-    if config.weights is not None:
-        return "streaming"
-    one_network = config.regularizer is not None or get_activation(config.activation).n_levels > 0
-    return best_mode(
-        n_rows,
-        n_features,
-        solver_settings=any(getattr(config, name) is not None for name in ("rho", "nu", "max_memory")),
-        one_network=one_network or not comm.alone,
-        batches=config.batch_size is not None,
-        jumps=get_activation(config.activation).n_levels > 0 and comm.alone,
-    )
+    named = str(with_mode({}, preset=config.preset, method=None)["mode"])
+    jumps = get_activation(config.activation).n_levels > 0
+    one_network = config.weights is not None or jumps or not comm.alone
+    return table_mode(n_rows, n_features, one_network=one_network) if named == "streaming" else named
 
 
 @dataclass(frozen=True)
@@ -245,7 +235,7 @@ class TableJob(Job):
     def fit(self, callbacks: list[Callback]) -> Result:
         config, data, options, chain = self.config, self.data, self.config.options(), self._chain()
         if config.mode == CROSS_FITTED:
-            make_options(**options)  # checks them
+            checked = make_options(**options)
             return fit_cross_fitted(
                 self._widths,
                 config.activation,
@@ -257,10 +247,9 @@ class TableJob(Job):
                 dtype=None if config.dtype == "auto" else check_dtype(config.dtype),
                 passes=None if config.max_iter == BY_MODE else config.max_iter,
                 batch_size=config.batch_size,
+                regularizer=checked.penalty(config.penalty()),
                 callbacks=check_callbacks(callbacks),
             ).result
-        if "max_iter" not in options:
-            options["max_iter"] = default_passes(self.n_rows, config.batch_size, jumps=chain.has_jumps)
         return train(
             chain,
             lambda rank, world: (data.x_train, data.y_train),

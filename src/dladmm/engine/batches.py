@@ -102,25 +102,20 @@ def default_batch_size(
     return max(1, min(n_rows, wanted // 2 if convolutions and wanted > 32 else wanted))
 
 
-FEW_PASSES, PASSES, MOST_PASSES, ENOUGH_STEPS, MANY_ROWS = 10, 20, 100, 200, 50_000
+FEW_PASSES, PASSES, MOST_PASSES, ENOUGH_STEPS, MANY_ROWS = 10, 20, 100, 300, 50_000
 
 
 def default_passes(
-    n_rows: int, batch_size: int | None = None, *, convolutions: bool = False, jumps: bool = False
+    steps: int | None, n_rows: float | None, *, convolutions: bool = False, jumps: bool = False
 ) -> int:
-    """10 passes for images and for 50,000 rows or more; else 20, or as many as make 200 steps, at most 100.
+    """Passes over ``n_rows`` rows in so many steps each: 20, or as many as make 300 steps, at most 100.
 
-    20 with activations that have jumps, also of 50,000 rows.
+    10 in the place of 20 for images, for 50,000 rows or more, and where the rows cannot be counted beforehand; 20 with
+    activations that have jumps, also of 50,000 rows. Where even the steps of a pass are not known, no more are made.
     """
-    size = (
-        default_batch_size(n_rows, convolutions=convolutions, jumps=jumps)
-        if batch_size is None
-        else batch_size
-    )
-    if convolutions or (n_rows >= MANY_ROWS and not jumps):
-        return FEW_PASSES
-    steps = max(1, round(n_rows / size))
-    return min(MOST_PASSES, max(PASSES, math.ceil(ENOUGH_STEPS / steps)))
+    large = (n_rows is None or n_rows >= MANY_ROWS) and not jumps
+    least = FEW_PASSES if convolutions or large else PASSES
+    return least if steps is None else min(MOST_PASSES, max(least, math.ceil(ENOUGH_STEPS / steps)))
 
 
 def default_smoothing(n_samples: float | None, *, jumps: bool = False) -> float:

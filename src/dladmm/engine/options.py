@@ -183,21 +183,25 @@ class TrainOptions:
 
     def _refuse_in_streaming(self) -> None:
         if self.rho is not None or self.nu is not None:
-            raise InputError("mode='streaming' sets rho itself, for every batch: leave rho and nu out.")
+            raise InputError(
+                "rho and nu weigh the constraints of mode='convergent', the paper's algorithm, and of "
+                "mode='accelerated': name the mode, or leave them out. mode='streaming', the default, sets rho itself."
+            )
         if self.max_memory is not None:
             raise InputError(
                 "mode='streaming' holds one batch at a time: leave max_memory out, and give a memmap or a generator of "
                 "batches where X does not fit into memory."
             )
         if self.compile is True:
-            raise InputError("mode='streaming' records its launches itself: leave compile out.")
+            raise InputError("mode='streaming', the default, records its launches itself: leave compile out.")
         defaults = SubproblemOptions()
         names = SubproblemOptions.__dataclass_fields__
         changed = [n for n in names if getattr(self.subproblems, n) != getattr(defaults, n)]
         if changed:
             raise InputError(
-                f"mode='streaming' solves its subproblems in one way only: leave {', '.join(changed)} out (its own "
-                "constants are those of streaming=StreamingOptions(...))."
+                f"{', '.join(changed)}: settings of mode='convergent', the paper's algorithm, and mode='accelerated': "
+                "name the mode, or leave them out. mode='streaming', the default, solves its subproblems in one way; "
+                "its own constants are those of streaming=StreamingOptions(...)."
             )
 
 

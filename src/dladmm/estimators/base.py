@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from dladmm.api.arguments import best_dtype
 from dladmm.api.cross_fit import fit_cross_fitted
+from dladmm.api.given import check_settings
 from dladmm.api.train import train
 from dladmm.base.errors import InputError
 from dladmm.base.history import Status
 from dladmm.callbacks import Callback
-from dladmm.engine.batches import default_passes
 from dladmm.engine.options import AutoMode, given, make_options
 from dladmm.estimators.checks import (
     Array,
@@ -42,12 +42,9 @@ from dladmm.estimators.monotone import Monotone
 from dladmm.estimators.saving import Saved
 from dladmm.estimators.tabular import Tabular
 from dladmm.losses import Loss
-from dladmm.network.chain import Chain, mlp
+from dladmm.network.chain import mlp
 from dladmm.training.checks import check_callbacks, check_device, check_dtype
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
-
-ITERATIONS = 200
-"""The default of ``max_iter`` in the modes that see all rows in every iteration."""
 
 
 class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimator):  # type: ignore[misc]
@@ -127,8 +124,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = rows_that_count(X, y, sample_weight)
-        mode = self._mode_for(X, n_outputs, weight) if self.mode == "auto" else str(self.mode)
-        batch_size = rows_per_batch(self.batch_size)
+        mode = self._mode_for(X) if self.mode == "auto" else str(self.mode)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)
@@ -142,7 +138,6 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
             self._check_same_network()
         normalised = mode == "streaming" and weight is None and normalises(self)
         model = self.module_ if keep else self._chain(X.shape[1], n_outputs, normalised)
-        max_iter = self._iterations(X.shape[0], model, mode)
         with warnings.catch_warnings():
             if self.rho is not None:
                 warnings.simplefilter("ignore", ConvergenceNotGuaranteed)
@@ -160,31 +155,37 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
                 scale_targets=True,
                 validation=validation,
                 callbacks=[*self._callbacks(), *stopping],
-                mode=mode,
-                w_solver=self.w_solver,
-                a_solver=self.a_solver,
-                max_iter=max_iter,
-                eps_rel=self.tol,
                 weights=self.weights,
-                **given(
-                    rho=self.rho,
-                    nu=self.nu,
-                    damping=self.damping,
-                    batch_size=batch_size if mode == "streaming" or self.mode != "auto" else None,
-                    max_memory=self.max_memory,
-                ),
+                **self._options(mode),
             )
-        self._set_fitted(result, loss, max_iter)
+        self._set_fitted(result, loss, self.n_networks_ if keep else 1)
         return self
+
+    def _options(self, mode: str) -> dict[str, Any]:
+        """The settings that :func:`dladmm.train` takes as options."""
+        return {
+            "mode": mode,
+            "w_solver": self.w_solver,
+            "a_solver": self.a_solver,
+            "eps_rel": self.tol,
+            **given(
+                rho=self.rho,
+                nu=self.nu,
+                damping=self.damping,
+                max_iter=self.max_iter,
+                batch_size=rows_per_batch(self.batch_size),
+                max_memory=self.max_memory,
+            ),
+        }
 
     def _fit_copies(
         self, X: Array, y: Array, n_outputs: int, loss: Loss, seed: int, weight: Array | None
     ) -> Self:
         """Cross-fitted copies of the network, merged into one of several times the width."""
-        batch_size = rows_per_batch(self.batch_size)
-        asked = given(max_iter=self.max_iter, batch_size=batch_size)
         sizes = [X.shape[1], *widths(self.hidden_layer_sizes), n_outputs]
-        make_options(mode="streaming", eps_rel=self.tol, **asked)  # checks them
+        asked = self._options("streaming")
+        check_settings({}, None, asked)
+        options = make_options(**asked)
         found = fit_cross_fitted(
             sizes,
             self.activation,
@@ -195,29 +196,19 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
             device=check_device(self.device),
             dtype=None if self.dtype == "auto" else check_dtype(self.dtype),
             passes=self.max_iter,
-            batch_size=batch_size,
+            batch_size=options.batch_size,
+            regularizer=options.penalty(self.regularizer),
             sample_weight=weight,
             callbacks=check_callbacks(self._callbacks()),
             signs=self._weight_signs(sizes),
         )
-        self._set_fitted(found.result, loss, found.passes)
-        self.n_iter_, self.n_networks_ = found.passes, found.copies
+        self._set_fitted(found.result, loss, found.copies)
+        self.n_iter_ = found.passes
         return self
 
-    def _mode_for(self, X: Any, n_outputs: int, weight: Array | None) -> str:
+    def _mode_for(self, X: Any) -> str:
         """What ``mode="auto"`` stands for."""
-        return mode_of(self, X, weight)
-
-    def _iterations(self, n_rows: int, model: Any, mode: str) -> int:
-        """``max_iter``, or by default 200 iterations, and in streaming mode passes by the number of rows."""
-        if self.max_iter is not None:
-            return self.max_iter
-        if mode != "streaming":
-            return ITERATIONS
-        kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-        images = isinstance(model, nn.Module) and any(isinstance(m, kinds) for m in model.modules())
-        jumps = isinstance(model, Chain) and model.has_jumps
-        return default_passes(n_rows, rows_per_batch(self.batch_size), convolutions=images, jumps=jumps)
+        return mode_of(self, X)
 
     def _continues(self) -> bool:
         """Whether ``fit`` continues with the fitted network and its inputs."""
@@ -247,24 +238,24 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         chain = mlp(sizes, self.activation, normalised=normalised)
         return chain if self.monotone_constraints is None else self._constrained(chain, sizes)
 
-    def _set_fitted(self, result: Result, loss: Loss, max_iter: int) -> None:
+    def _set_fitted(self, result: Result, loss: Loss, copies: int) -> None:
         """Store the result and warn where training did not converge; streaming mode ends after its passes."""
-        self._remember(result, loss)
+        self._remember(result, loss, copies)
         if result.status is Status.MAX_ITER:
             warnings.warn(
-                f"{result.status} Raise max_iter (now {max_iter}) or tol (now {self.tol}) to converge.",
+                f"{result.status} Raise max_iter (now {result.history.n_iter}) or tol (now {self.tol}) to converge.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
         elif result.status is Status.INTERRUPTED:
             warnings.warn(str(result.status), UserWarning, stacklevel=4)
 
-    def _remember(self, result: Result, loss: Loss) -> None:
-        """Set the fitted attributes; weights are those for unscaled X."""
+    def _remember(self, result: Result, loss: Loss, copies: int = 1) -> None:
+        """Set the fitted attributes; weights are those for unscaled X, of a network merged from so many copies."""
         self.module_: nn.Module = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         keep_state(self, result)
-        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
+        self.n_iter_, self.n_networks_ = result.history.n_iter, copies
         layers = [layer for layer in result.module.children() if isinstance(layer, nn.Linear)]
         self.coefs_ = [layer.weight.detach().cpu().numpy().T.copy() for layer in layers]
         self.intercepts_ = [layer.bias.detach().cpu().numpy().copy() for layer in layers]

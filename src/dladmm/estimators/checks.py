@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -22,10 +22,13 @@ from torch.utils.data import DataLoader, Dataset
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.fields import shown
 from dladmm.base.spec import is_several
-from dladmm.callbacks import Callback, ProgressBar
+from dladmm.callbacks import Callback, EarlyStopping, ProgressBar
 from dladmm.estimators.names import ANSWERS, refusal
 from dladmm.training.checks import check_callbacks
 from dladmm.training.result import Result
+
+if TYPE_CHECKING:
+    from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
 
@@ -261,11 +264,24 @@ def weighted_by_class(
     return weight if sample_weight is None else weight * np.asarray(sample_weight, dtype=np.float64)
 
 
+class PlannedStopping(EarlyStopping):
+    """Early stopping that waits for a share of the planned passes at least.
+
+    The steps of streaming mode shrink over the passes that are planned: a score rests for many of them when these are
+    short, and rises again while the steps shrink.
+    """
+
+    SHARE = 3
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        super().on_train_begin(trainer)
+        if trainer.passes is not None:
+            self.patience = max(self.patience, trainer.passes.total // self.SHARE)
+
+
 def held_out(own: Any, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
     """Split off an estimator's ``validation_fraction``: X, y, weight, (X, y) held out, and the callback."""
     from sklearn.model_selection import train_test_split  # a tenth of a second, for this alone
-
-    from dladmm.callbacks import EarlyStopping
 
     stratify = y if isinstance(own, ClassifierMixin) and y.ndim == 1 else None
     index = np.arange(X.shape[0])
@@ -278,6 +294,6 @@ def held_out(own: Any, X: Any, y: Array, weight: Array | None, seed: int) -> tup
             f"validation_fraction={own.validation_fraction!r} of {len(index)} rows cannot be held back: {error}"
         ) from error
     monitor = "val_accuracy" if isinstance(own, ClassifierMixin) else "val_loss"
-    stopping = [EarlyStopping(monitor=monitor, patience=own.n_iter_no_change)]
+    stopping = [PlannedStopping(monitor=monitor, patience=own.n_iter_no_change)]
     held_x = X[held].toarray() if sparse.issparse(X) else X[held]
     return X[kept], y[kept], None if weight is None else weight[kept], (held_x, y[held]), stopping

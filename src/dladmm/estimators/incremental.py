@@ -18,7 +18,6 @@ from dladmm.estimators.checks import rows_per_batch, rows_that_count
 from dladmm.estimators.choosing import normalises
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
-from dladmm.training.result import Result
 
 Array = NDArray[Any]
 
@@ -26,7 +25,7 @@ Array = NDArray[Any]
 class Incremental:
     """Mixin of the estimators that have ``partial_fit``."""
 
-    _remember: Callable[[Result, Loss], None]
+    _remember: Callable[..., None]
 
     def _learn(self, X: Any, y: Array, n_outputs: int, loss: Loss, sample_weight: Any) -> Self:
         """One pass over these rows, with the running sums of all calls before; the network is that of any-time mode.
@@ -46,7 +45,7 @@ class Incremental:
             batches = stream_of_arrays(rows, online.checks.chain, trainer.options, seed, ALONE).batches
             result = trainer.one_more_pass(batches)
         self._online = online
-        self._remember(result, loss)
+        self._remember(result, loss, getattr(self, "n_networks_", 1))
         return self
 
     def _begun(self, X: Array, y: Array, n_outputs: int, loss: Loss, weight: Array | None) -> Prepared:

@@ -33,38 +33,39 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
     mode : {"auto", "accelerated", "convergent", "streaming"}
-        "auto" trains cross-fitted copies of the network on tables, and takes "streaming" for 50,000 rows or more and
-        "accelerated" with settings that need one network (see Notes). "accelerated" sees all rows in every iteration,
-        and the objective never rises. "convergent" is the paper's algorithm with its certificate. "streaming" makes a
-        sweep per mini-batch, for many rows. All but "convergent" scale the features; in streaming mode sparse rows
-        stay sparse.
+        "auto" trains cross-fitted copies of the network, and one network in streaming mode where copies cannot be
+        (see Notes). "streaming" makes a sweep per mini-batch; sparse rows stay sparse. "convergent" is the paper's
+        algorithm with its certificate. "accelerated" sees all rows in every iteration, and the objective never rises.
+        All but "convergent" scale the features.
     rho, nu : float, optional
-        Weights of the hard and of the relaxed constraints; None is the default of the mode (in convergent mode rho is
-        ``3H``, inside the certified region).
+        Weights of the hard and of the relaxed constraints, where ``mode`` is "convergent" or "accelerated"; None is the
+        default of the mode (in convergent mode rho is ``3H``, inside the certified region).
     regularizer : str, dict, Regularizer or None, default "auto"
         "auto" is a mild l2 penalty in accelerated mode and none in the others; None is no penalty; or a name such as
         "l2", or ``{"name": "l1", "strength": 0.1}``.
     w_solver, a_solver : {"exact", "quadratic"}
-        How the W- and a-updates are solved.
+        How the W- and a-updates are solved in those two modes.
     damping : float, optional
-        Damping of the exact solves.
+        Damping of the exact solves in those two modes.
     batch_size : int, "auto" or None
         Rows of a mini-batch in streaming mode and of cross-fitted copies; None and "auto" choose 32 to 512, or 32 to
         128, by the number of rows.
     max_iter : int, optional
         Iterations; in streaming mode and for cross-fitted copies passes over the rows. None is 200 iterations; in
-        streaming mode 10 passes for images and for 50,000 rows or more, else 20, or as many as make 200 steps; for
+        streaming mode 10 passes for images and for 50,000 rows or more, else 20, or as many as make 300 steps; for
         copies at most 60.
     tol : float, default 1e-4
         Relative tolerance of the stopping criterion.
     early_stopping : bool, default False
-        Stop when the score on held-out rows no longer improves, and keep the best weights.
+        Stop when the score on rows that are not learnt from no longer improves, and keep the best weights. Copies do
+        so anyway, by the rows that each of them never saw; where one network is trained, rows are held out.
     validation_fraction : float, default 0.1
-        Share of the rows held out for early stopping.
+        Share of the rows held out for early stopping of one network.
     n_iter_no_change : int, default 10
-        Iterations (passes) without improvement before early stopping.
+        Iterations (passes) without improvement before early stopping of one network; in streaming mode a third of the
+        passes that are planned at least.
     warm_start : bool, default False
-        Continue from the fitted network on the next ``fit``.
+        Continue from the fitted network on the next ``fit``; one network is trained, no copies.
     random_state : int, RandomState or None
         Draws initial weights, the order of rows, and what is held out.
     device : str, default "auto"
@@ -127,10 +128,9 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     output is their mean; features are standardised and outliers drawn in by its first layer,
     :class:`~dladmm.network.table_inputs.TableInputs`. A row of the history is one or several passes.
 
-    "auto" is "accelerated" with rho, nu, damping, w_solver, a_solver, max_memory, a regularizer, early stopping,
-    a warm start, fewer than 12 rows, more than 2,000 features, or several ranks, and "streaming" with activations that
-    have jumps (sign, step, quantised), whose batches are then normalised inside the network; docs/defaults.md has the
-    rules and what they are worth.
+    "auto" is "streaming" for 50,000 rows or more, more than 2,000 features, large sparse X, several ranks, a warm
+    start, ``weights``, and activations that have jumps (sign, step, quantised), whose batches are then normalised
+    inside the network; docs/defaults.md has the rules and what they are worth.
 
     Examples
     --------

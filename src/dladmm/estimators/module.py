@@ -14,7 +14,6 @@ from dladmm.blocks.base import layer_of
 from dladmm.callbacks import Callback
 from dladmm.engine.options import AutoMode
 from dladmm.estimators.checks import keep_state
-from dladmm.estimators.choosing import mode_of_module
 from dladmm.estimators.documented import with_parameters_of
 from dladmm.estimators.mlp import MLPClassifier
 from dladmm.estimators.regressor import MLPRegressor
@@ -54,19 +53,14 @@ class FromFactory:
                 "module_factory must be a function of two numbers, of features and of outputs, that returns a network; "
                 f"got {make!r}. For a class: lambda n_features, n_outputs: Network(...)."
             )
-        asked = self.__dict__.pop("_made", None)
-        made = make(n_in, n_outputs) if asked is None else asked
+        made = make(n_in, n_outputs)
         if not isinstance(made, nn.Module):
             raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
         return made
 
-    def _mode_for(self, X: Any, n_outputs: int, weight: Any) -> str:
-        """As :func:`dladmm.train` decides; the network that is made for this is the one that is trained."""
-        self.__dict__.pop("_made", None)  # of a fit that was broken off
-        if self._continues():
-            return mode_of_module(self, X, self.module_)
-        self._made = self._chain(X.shape[1], n_outputs)
-        return mode_of_module(self, X, self._made)
+    def _mode_for(self, X: Any) -> str:
+        """As in :func:`dladmm.train`: one network is trained as it is."""
+        return "streaming"
 
     def _check_same_network(self) -> None:
         """Any network can be continued; ``train`` checks whether it accepts X."""
@@ -74,14 +68,14 @@ class FromFactory:
     def _choose_dtype(self, n_rows: int, mode: str) -> str:
         if self.dtype != "auto":
             return str(self.dtype)
-        small = n_rows <= FLOAT64_SAMPLES and mode != "streaming"
-        return "float64" if small and check_device(self.device).type == "cpu" else "float32"
+        small = n_rows <= FLOAT64_SAMPLES and check_device(self.device).type == "cpu"
+        return "float64" if small else "float32"
 
-    def _remember(self, result: Result, loss: Loss) -> None:
+    def _remember(self, result: Result, loss: Loss, copies: int = 1) -> None:
         self.module_ = result.module
         self.history_, self.status_, self.certificate_ = result.history, result.status, result.certificate
         keep_state(self, result)
-        self.n_iter_, self.n_networks_ = result.history.n_iter, 1
+        self.n_iter_, self.n_networks_ = result.history.n_iter, copies
         self.n_outputs_ = len(list(result.module.parameters())[-1])
         self.loss_, self._loss = result.history.last("loss"), loss
 
@@ -101,9 +95,8 @@ class ModuleClassifier(FromFactory, MLPClassifier):
         ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
     mode : {"auto", "accelerated", "convergent", "streaming"}
-        "auto" is "streaming" for 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated".
-        "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
-        algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
+        "auto" is "streaming", a sweep per mini-batch. "convergent" is the paper's algorithm with its certificate;
+        "accelerated" sees all rows in every iteration, and the objective never rises.
 
     Attributes
     ----------
@@ -172,9 +165,8 @@ class ModuleRegressor(FromFactory, MLPRegressor):
         ``nn.Linear(..., n_outputs)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
         started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
     mode : {"auto", "accelerated", "convergent", "streaming"}
-        "auto" is "streaming" for 50,000 rows or more, recurrent layers, or with ``batch_size``, else "accelerated".
-        "accelerated" sees all rows in every iteration, and the objective never rises; "convergent" is the paper's
-        algorithm with its certificate; "streaming" makes a sweep per mini-batch, for many rows.
+        "auto" is "streaming", a sweep per mini-batch. "convergent" is the paper's algorithm with its certificate;
+        "accelerated" sees all rows in every iteration, and the objective never rises.
 
     Attributes
     ----------

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 
 
 class Reached(Callback):
-    """Keeps the network of the last whole iteration, and how many iterations there were."""
+    """Keeps the network of the last whole iteration, how many iterations there were, and how many were planned."""
 
     def __init__(self) -> None:
         self.iterations = 0
+        self.planned: int | None = None
         self.network: nn.Module | None = None
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if self.planned is None:
+            self.planned = trainer.options.max_iter
 
     def on_epoch_end(self, trainer: Trainer) -> None:
         self.iterations += 1
@@ -61,7 +66,7 @@ def train_silo(
     sample_weight: Any = None,
     validation: tuple[Any, ...] | None = None,
     smallest: int | None = None,
-    max_iter: int = 200,
+    max_iter: int | None = None,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Result:
@@ -76,7 +81,7 @@ def train_silo(
     model : nn.Module or Chain
         As in :func:`dladmm.train`, the same on all silos.
     X, y : arrays of shape (n_rows, ...) and (n_rows,) or (n_rows, n_outputs)
-        The rows of this silo alone; there may be none.
+        The rows of this silo alone; there may be none in the modes that see all rows in every iteration.
     sample_weight : array of shape (n_rows,), optional
         How much each row counts. All silos give weights, or none does.
     validation : tuple of arrays, optional
@@ -84,8 +89,8 @@ def train_silo(
     smallest : int, optional
         The fewest rows with which a silo takes part (:func:`smallest_silo` unless given); none at all are always
         allowed. 1 lifts the rule.
-    max_iter : int
-        Iterations.
+    max_iter : int, optional
+        Iterations, in streaming mode (the default) passes over the rows; None is the default of the mode.
     callbacks : sequence of Callback
         As in :func:`dladmm.train`, those of this silo.
     **settings
@@ -103,6 +108,9 @@ def train_silo(
         try:
             done = _begun(silo, reached, partial(check_rows, model, y, smallest))
             begin, network = dict(settings), model
+            planned = max_iter if reached.planned is None else reached.planned
+            if planned is not None:
+                begin["max_iter"] = max(1, planned - done)
             if done:
                 begin["init"], network = "keep", reached.network or _any_network(model)
                 reached.iterations = done
@@ -111,7 +119,6 @@ def train_silo(
                 lambda rank, world: rows,
                 validation=held,
                 communicator=silo,
-                max_iter=max(1, max_iter - done),
                 callbacks=[*callbacks, reached],
                 **begin,
             )
