@@ -73,7 +73,9 @@ def test_what_a_factory_must_return():
     with pytest.raises(InputTypeError, match=r"must return an nn\.Module"):
         ModuleClassifier(lambda n, k: None).fit(X[:50], y[:50])
     with pytest.raises(InputError, match="last block must be linear"):
-        ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k), nn.Sigmoid())).fit(X[:50], y[:50])
+        ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k), nn.Sigmoid()), mode="convergent").fit(
+            X[:50], y[:50]
+        )
     with pytest.raises(InputError):
         ModuleClassifier(lambda n, k: nn.Sequential(nn.Linear(n, k + 1), nn.ReLU(), nn.Linear(k, k))).fit(
             X[:50], y[:50]
