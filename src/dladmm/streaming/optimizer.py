@@ -8,25 +8,39 @@ z-update moves the target of the link to ``z - F / rho`` (Equations 4 and 7). Wh
    \qquad G = F^\top A, \qquad S S^\top = P = (1 + d) \left( C / \bar\lambda + d\, I \right)^{-1},
 
 where C is the running Gram matrix of the inputs A of all uses of W, :math:`\bar\lambda` its mean eigenvalue, and the
-proximal term is taken in the spectral norm: no direction of the inputs, seen in their own metric, may move the outputs by
-more than any other. Its minimiser is, up to its length,
+proximal term is taken in the spectral norm: no direction of the inputs, seen in their own metric, may move the outputs
+by more than any other. Its minimiser is, up to its length,
 
 .. math:: D = -\operatorname{msgn}(G S)\, S^\top,
 
-where msgn replaces the singular values of a matrix by 1 (any S with :math:`S S^\top = P` gives the same D: the method
-takes the inverse Cholesky factor). A weight with several uses minimises the sum over them: G is the sum that autograd makes,
-C the mean over the rows of all uses.
+where msgn replaces the singular values of a matrix by 1. Any S with :math:`S S^\top = P` gives the same D. A weight
+with several uses minimises the sum over them: G is the sum that autograd makes, C the mean over the rows of all uses.
+
+**What a use is.** :mod:`dladmm.streaming.uses` finds them in autograd's graph: a row of A is a row of the inputs of a
+product, a patch of a convolution (its groups are matrices of their own, so are experts in a stack), a position of a
+transposed convolution, a step in time of a recurrent layer.
 
 **The length of a step.** D is in units of its inputs, so that one number serves every network: ``W += lr 0.2
 sqrt(max(n_out, n_in)) D``, as long as a step of Adam with the rate ``lr``.
 
 **The rest.** Weights that are in no linear map (gains, biases, positions), tables, and the last map before the outputs,
 whose rows are classes and not directions, take Adam's step with three tenths of the rate.
+
+**Memory.** The momentum of G is one number a weight. C and S are n_in x n_in each: at most two where n_in <= n_out.
+Maps with more inputs than outputs have a sketch of C with n_out / 2 columns: about one. So the state is at most three
+times the parameters. While a step observes, the moments of its batch come on top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import functools
+import math
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -64,6 +78,250 @@ def is_observed(step: int) -> bool:
     return step <= 8 or step % (4 if step <= 128 else 8 if step <= 2048 else 16) == 0
 
 
+def is_renewed(h: int) -> bool:
+    """Whether the h-th observation of a weight renews its factor: the first four, the 6th, 9th, 13th, 19th, ..."""
+    k = 1
+    while k < h:
+        k = max(k + 1, int(GROWTH * k))
+    return k == h
+
+
+# The metric and its factor --------------------------------------------------------------------------------------
+
+
+def msgn(G: Tensor, steps: int = 5) -> Tensor:
+    """G (number, m, n) with singular values near 1, by Newton and Schulz' iteration with Muon's coefficients."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = G.shape[-2] > G.shape[-1]
+    X = G.mT if tall else G
+    exact = torch.promote_types(X.dtype, torch.float32)
+    size = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=exact).clamp_min(1e-30)
+    X = (X / size).to(X.dtype)
+    for _ in range(steps):
+        A = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
+    out: Tensor = X.mT if tall else X
+    return out
+
+
+class Exact:
+    """The metric of maps with no more inputs than outputs: C and S as matrices, S the inverse Cholesky factor."""
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        self.columns = self.factor_columns = n_in
+
+    def moment(self, A: Tensor) -> Tensor:
+        """Of rows A (groups, rows, n_in)."""
+        return A.mT @ (A / A.shape[1])
+
+    def factor(self, C: Tensor) -> Tensor:
+        n = C.shape[-1]
+        mean = C.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        eye = torch.eye(n, dtype=C.dtype, device=C.device)
+        lower = torch.linalg.cholesky_ex(C / torch.where(mean > 0, mean, 1.0) + DAMPING * eye)[0]
+        inverse: Tensor = torch.linalg.solve_triangular(lower, eye.expand_as(C), upper=False)
+        return inverse.mT * math.sqrt(1 + DAMPING)
+
+    def before(self, G: Tensor, S: Tensor) -> Tensor:
+        """G S."""
+        return G @ S
+
+    def after(self, D: Tensor, S: Tensor) -> Tensor:
+        """D S^T."""
+        return D @ S.mT
+
+
+class Sketch:
+    r"""The metric of maps with more inputs than outputs: ``Y = C Omega`` with k columns of random signs, and the trace.
+
+    :math:`C \approx Y (\Omega^\top Y)^+ Y^\top = U \Lambda U^\top`, and the symmetric root of P is
+    :math:`S = c (I - Q Q^\top)` with :math:`c^2 = (1 + d) / d` and :math:`Q = U (1 - \sqrt{d / (\Lambda/\bar\lambda +
+    d)})^{1/2}`. The last column of the moment is the diagonal of C.
+    """
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        self.n, self.k = n_in, max(1, n_out // 2)
+        self.columns, self.factor_columns = self.k + 1, self.k
+
+    def moment(self, A: Tensor) -> Tensor:
+        Y = A.mT @ ((A @ random_signs(self.n, self.k, A.device).to(A.dtype)) / A.shape[1])
+        return torch.cat([Y, A.square().mean(-2)[..., None]], -1)
+
+    def factor(self, moment: Tensor) -> Tensor:
+        Y, trace = moment[..., :-1], moment[..., -1].sum(-1)[..., None, None]
+        core = random_signs(self.n, self.k, Y.device).to(Y.dtype).mT @ Y
+        values, V = torch.linalg.eigh((core + core.mT) / 2)
+        least = values[..., -1:].clamp_min(0) * self.k * torch.finfo(Y.dtype).eps
+        kept = values > least
+        B = (Y @ V) * torch.where(kept, values, 1.0).rsqrt().where(kept, 0.0)[..., None, :]
+        B = B / torch.where(trace > 0, trace / self.n, 1.0).sqrt()
+        values, V = torch.linalg.eigh(B.mT @ B)
+        values = values.clamp_min(0)
+        shrink = 1 - (DAMPING / (values + DAMPING)).sqrt()
+        Q: Tensor = (B @ V) * (shrink / torch.where(values > 0, values, 1.0)).sqrt()[..., None, :]
+        return Q
+
+    def before(self, G: Tensor, S: Tensor) -> Tensor:
+        return torch.baddbmm(G, G @ S, S.mT, alpha=-1).mul_(math.sqrt((1 + DAMPING) / DAMPING))
+
+    after = before
+
+
+@functools.lru_cache(256)
+def random_signs(n: int, k: int, device: torch.device) -> Tensor:
+    """The same for all maps of a shape, on all ranks."""
+    generator = torch.Generator().manual_seed(n * 65_537 + k)
+    return (2 * torch.randint(0, 2, (n, k), generator=generator, dtype=torch.int8) - 1).to(device)
+
+
+def metric_of(layout: Layout, weight: Tensor) -> Exact | Sketch:
+    """The exact one where C and S are together no more than twice the weight."""
+    _, n_out, n_in = layout.sizes
+    numbers = moment_type(weight).itemsize + weight.dtype.itemsize
+    return (Exact if numbers * n_in <= 2 * weight.dtype.itemsize * n_out else Sketch)(n_in, n_out)
+
+
+def moment_type(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)
+
+
+def product_type(weight: Tensor) -> torch.dtype:
+    """In which the factor is kept and the products of a step are made: their results are directions."""
+    if weight.dtype == torch.float64:
+        return torch.float64
+    return torch.bfloat16 if weight.is_cuda or weight.dtype.itemsize == 2 else torch.float32
+
+
+# One step of several weights -----------------------------------------------------------------------------------
+
+
+class Maps:
+    """Weights with one layout, whose states lie in one tensor each."""
+
+    def __init__(self, params: list[Tensor], layout: Layout, states: Mapping[Tensor, dict[str, Any]]) -> None:
+        self.params, self.layout, self.own = params, layout, [local(p) for p in params]
+        p, (groups, _, n_in) = self.own[0], layout.sizes
+        self.metric = metric_of(layout, p)
+        S = p.new_zeros(groups, n_in, self.metric.factor_columns, dtype=product_type(p))
+        if isinstance(self.metric, Exact):  # of C = 0
+            S.diagonal(dim1=-2, dim2=-1).fill_(math.sqrt((1 + DAMPING) / DAMPING))
+        C = p.new_zeros(groups, n_in, self.metric.columns, dtype=moment_type(p))
+        fresh = {
+            "momentum": torch.zeros_like(p, memory_format=torch.contiguous_format),
+            "moment": C,
+            "factor": S,
+        }
+        self.buffers = {name: _stacked(params, states, name, value) for name, value in fresh.items()}
+        for p in params:
+            states[p].setdefault("observed", [0] * groups)
+
+    def step(self, length: Tensor, decay: Tensor | None, k: Tensor) -> None:
+        M, S = self.buffers["momentum"], self.buffers["factor"].flatten(0, 1)
+        G = torch.stack([local(p.grad) for p in self.params]).nan_to_num_(0.0, 0.0, 0.0)
+        M.lerp_(G, 1 - MOMENTUM)
+        G.lerp_(M, MOMENTUM)
+        G = self.layout.matrices(whole(G, self.params)).to(S.dtype)
+        D = self.metric.after(msgn(self.metric.before(G, S)), S).to(M.dtype)
+        D *= length * (0.2 * max(self.layout.sizes[1:]) ** 0.5)
+        D = self.layout.parameter(D, D.new_empty(len(self.params), *self.params[0].shape, device="meta"))
+        if decay is not None:
+            torch._foreach_mul_(self.own, decay.to(M.dtype))
+        torch._foreach_sub_(self.own, own_parts(D, self.params))
+
+
+class Rest:
+    """Everything else of one dtype, end to end in one row: Adam."""
+
+    def __init__(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> None:
+        self.params, self.own = params, [local(p) for p in params]
+        self.matrices = [p for p in self.own if p.ndim > 1]
+        self.mean, self.square = (_in_a_row(params, self.own, states, name) for name in ("mean", "square"))
+
+    def step(self, length: Tensor, decay: Tensor | None, k: Tensor) -> None:
+        g = torch.cat([local(p.grad).reshape(-1) for p in self.params]).nan_to_num_(0.0, 0.0, 0.0)
+        self.mean.lerp_(g, 1 - BETAS[0])
+        self.square.lerp_(g.square_(), 1 - BETAS[1])
+        root = (self.square / (1 - BETAS[1] ** k)).sqrt_().add_(EPS)
+        D = self.mean / root
+        D *= REST * length / (1 - BETAS[0] ** k)
+        if decay is not None and self.matrices:
+            torch._foreach_mul_(self.matrices, decay.to(D.dtype))
+        parts = torch.split(D, [p.numel() for p in self.own])
+        torch._foreach_sub_(self.own, [d.view(p.shape) for d, p in zip(parts, self.own, strict=True)])
+
+
+def _stacked(
+    params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], name: str, fresh: Tensor
+) -> Tensor:
+    buffer = torch.stack([states[p].get(name, fresh) for p in params])
+    for p, view in zip(params, buffer.unbind(), strict=True):
+        states[p][name] = view
+    return buffer
+
+
+def _in_a_row(
+    params: list[Tensor], own: list[Tensor], states: Mapping[Tensor, dict[str, Any]], name: str
+) -> Tensor:
+    row = torch.cat(
+        [states[p].get(name, torch.zeros_like(o)).reshape(-1) for p, o in zip(params, own, strict=True)]
+    )
+    for p, o, view in zip(params, own, torch.split(row, [o.numel() for o in own]), strict=True):
+        states[p][name] = view.view(o.shape)
+    return row
+
+
+# Weights in shards: a rank keeps the momentum of its own rows, and makes the step of the whole ---------------------
+
+
+def local(p: Any) -> Tensor:
+    """The numbers of a parameter or gradient that this rank keeps."""
+    if p.is_sparse:
+        p = p.to_dense()
+    p = p.to_local() if hasattr(p, "placements") else p
+    return torch.view_as_real(p) if p.is_complex() else p
+
+
+def whole(stack: Tensor, params: list[Any]) -> Tensor:
+    """From a stack of shards that of the whole matrices."""
+    if not hasattr(params[0], "placements"):
+        return stack
+    from torch.distributed.tensor import DTensor
+
+    shape = {"shape": params[0].shape, "stride": params[0].stride(), "run_check": False}
+    parts = zip(stack, params, strict=True)
+    return torch.stack(
+        [DTensor.from_local(s, p.device_mesh, p.placements, **shape).full_tensor() for s, p in parts]
+    )
+
+
+def own_parts(stack: Tensor, params: list[Any]) -> list[Tensor]:
+    """From a stack of whole matrices this rank's shards."""
+    if not hasattr(params[0], "placements"):
+        return list(stack.unbind())
+    from torch.distributed.tensor import distribute_tensor
+
+    parts = zip(stack, params, strict=True)
+    return [
+        distribute_tensor(s, p.device_mesh, p.placements, src_data_rank=None).to_local() for s, p in parts
+    ]
+
+
+# The optimizer -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Pass:
+    """What one forward pass told: of each weight its layout, if plain, and the moments of its parts.
+
+    ``behind`` are the outputs that a weight is the last map before; ``fired`` the outputs that gradients came to.
+    """
+
+    layouts: dict[Tensor, Layout | None] = field(default_factory=dict)
+    behind: dict[Tensor, set[int]] = field(default_factory=dict)
+    moments: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
+    fired: set[int] = field(default_factory=set)
+
+
 class StreamingADMM(torch.optim.Optimizer):
     """Trains any torch module, in anybody's loop, by streamed ADMM sweeps.
 
@@ -88,6 +346,12 @@ class StreamingADMM(torch.optim.Optimizer):
     -----
     The module must be called (``module(x)``): that is where the method sees which weights meet which inputs. Where you
     call parts of it, say ``optimizer.observe(loss)`` before ``loss.backward()``.
+
+    Entries of a gradient that are not finite count as 0. A step never waits for the device, and can be recorded with
+    ``torch.cuda.graph`` after eight steps; what is recorded does not observe. Take the steps with
+    :func:`is_observed` without the recording to keep the metric up to date.
+
+    With ``fully_shard`` a rank keeps the momentum of its own rows; C and S are on every rank.
     """
 
     def __init__(
@@ -99,191 +363,394 @@ class StreamingADMM(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         process_group: Any = None,
     ) -> None:
-        self._module = module
-        self._group = process_group
-        inner = getattr(module, "_orig_mod", module)
-        self._inner = inner
-        trainable = [p for p in inner.parameters() if p.requires_grad]
-        defaults = {"lr": lr, "weight_decay": weight_decay, "total_steps": total_steps}
-        defaults |= {"steps": 0, "observations": 0, "next_renewal": 1}
-        super().__init__(trainable, defaults)
-        self._weights = {id(p): p for p in trainable}
+        params = _checked(module, lr, total_steps, weight_decay)
+        defaults = {"lr": lr, "weight_decay": weight_decay, "total_steps": total_steps, "steps": 0}
+        self._open = True
+        super().__init__(params, defaults)
+        self._prepare(module, process_group)
+
+    def _prepare(self, module: nn.Module, process_group: Any) -> None:
+        self._open = False
+        self._module, self._group = module, process_group
         self._maps: dict[Tensor, Layout | None] = {}
-        """Of every weight in a map; None where its uses do not agree, or one is the last."""
-        self._seen: dict[Tensor, list[Tensor]] = {}
-        module.register_forward_hook(self._after_forward, with_kwargs=True)
+        """Of every weight that was seen in a map; None where its uses do not agree, or one is the last."""
+        self._pending: list[Pass] = []
+        self._sums: dict[tuple[Tensor, int], tuple[int, Tensor]] = {}
+        self._clocks: dict[torch.device, Tensor] = {}
+        self._planned: list[Tensor] | None = None
+        self._stacks: list[Maps | Rest] = []
+        self._recorded = False
+        self._opaque: set[str] = set()
+        self._warned: set[str] = set()
+        self._forget()
+        self._hook = Hook(self)
+        module.register_forward_hook(self._hook, with_kwargs=True)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if not getattr(self, "_open", False):
+            raise ValueError(
+                "StreamingADMM has one group, the module's parameters: make another for another module"
+            )
+        super().add_param_group(param_group)
 
     # What is seen of the forward pass ---------------------------------------------------------------------------
 
-    def _after_forward(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.is_grad_enabled() and is_observed(self.param_groups[0]["steps"] + 1):
-            self.observe(output)
+    def _is_observed(self) -> bool:
+        return (
+            torch.is_grad_enabled()
+            and not recording()
+            and (self._recorded or is_observed(self.param_groups[0]["steps"] + 1))
+        )
 
-    @torch.no_grad()
     def observe(self, *outputs: Any) -> None:
         """Count the inputs of all maps on the way to these outputs (tensors, or what holds them) in the metric."""
-        tensors = [t for t in _tensors(outputs) if t.requires_grad]
-        uses, opaque = uses_of(tensors, self._weights)
-        for use in uses:
-            self._take(use)
+        if self._is_observed():
+            self._observe(outputs, None)
 
-    def _take(self, use: Use) -> None:
-        weight, layout = use.weight, use.layout
-        if weight not in self._maps:
-            plain = not use.last and min(layout.sizes[1:]) > 1
-            self._maps[weight] = layout if plain else None
-        if self._maps[weight] is None:
-            return
-        if self._maps[weight] != layout or use.last:
-            self._maps[weight] = None
-            self._seen.pop(weight, None)
-            return
-        metric = metric_of(layout)
-        rows = use.inputs(max(MOST_ROWS, 4 * layout.sizes[2]))
-        self._seen.setdefault(weight, []).append(metric.moment(rows.float()))
+    @torch.no_grad()
+    def _observe(self, outputs: Any, again: Callable[[], Any] | None) -> None:
+        tensors = [t for t in tensors_in(outputs) if t.grad_fn is not None]
+        weights = {id(p): p for p in self.param_groups[0]["params"]} | unsharded(self._module)
+        uses, opaque = uses_of(tensors, weights)
+        if opaque and again is not None:
+            try:
+                uses, opaque = uses_of([t for t in tensors_in(again()) if t.grad_fn is not None], weights)
+            except Exception as error:
+                self._warn(f"could not run the module without its compiled code to see into it: {error!r}")
+        self._opaque |= opaque
+        if uses:
+            seen = self._pass_of(uses)
+            for i, node in enumerate(t.grad_fn for t in tensors):
+                if node is not None:
+                    node.register_prehook(functools.partial(_fire, seen.fired, i))
+            self._settle()
+            self._pending = [*self._pending[-7:], seen]
+
+    def _pass_of(self, uses: list[Use]) -> Pass:
+        seen = Pass()
+        rows: dict[tuple[Tensor, int], list[Use]] = {}
+        for use in uses:
+            layout, weight = use.layout, use.weight
+            plain = not use.table and min(layout.sizes[1:]) > 1 and not weight.is_complex()
+            if not plain or seen.layouts.get(weight, layout) != layout:
+                seen.layouts[weight] = None
+            else:
+                seen.layouts[weight] = layout
+            seen.behind.setdefault(weight, set()).update(use.outputs)
+            rows.setdefault((weight, use.first), []).append(use)
+        for (weight, first), of_part in rows.items():
+            layout_now = seen.layouts[weight]
+            if layout_now is None or self._maps.get(weight, layout_now) != layout_now:
+                continue
+            most = max(MOST_ROWS, 4 * layout_now.sizes[2])
+            each = max(1, most // len(of_part))
+            A = torch.cat([use.inputs(each) for use in islice(of_part, 0, None, -(-len(of_part) // most))], 1)
+            if A.shape[1]:
+                with torch.autocast(A.device.type, enabled=False):
+                    moment = metric_of(layout_now, weight).moment(A.to(moment_type(weight)))
+                seen.moments[weight, first] = moment
+        return seen
+
+    def _settle(self) -> None:
+        """Count the passes that gradients have come to."""
+        waiting = []
+        for seen in self._pending:
+            if not seen.fired:
+                waiting.append(seen)
+                continue
+            for weight, layout in seen.layouts.items():
+                last = bool(seen.behind[weight] & seen.fired)
+                self._is_map(weight, None if last else layout)
+            for part, now in seen.moments.items():
+                number, total = self._sums.get(part, (0, 0.0))
+                self._sums[part] = number + 1, total + now
+        self._pending = waiting
+
+    def _is_map(self, weight: Tensor, layout: Layout | None) -> None:
+        known = self._maps.get(weight, layout)
+        layout = layout if known == layout else None
+        if weight not in self._maps or layout != known:
+            self._maps[weight] = layout
+            self.state[weight] = {
+                "layout": None if layout is None else (layout.shape, layout.order, layout.sizes)
+            }
+            self._planned = None
 
     # The step ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        group = self.param_groups[0]
-        group["steps"] += 1
-        if self._seen:
-            self._count_seen(group)
-        length = group["lr"] * self._share(group["steps"], group["total_steps"])
-        maps: dict[Any, list[Tensor]] = {}
-        rest: list[Tensor] = []
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            layout = self._maps.get(p)
-            if layout is None:
-                rest.append(p)
-            else:
-                maps.setdefault((layout.sizes, p.device), []).append(p)
-        if group["weight_decay"]:
-            for p in group["params"]:
-                if p.grad is not None and p.ndim > 1:
-                    p.mul_(1 - length * group["weight_decay"])
-        for (sizes, _), params in maps.items():
-            self._step_of_maps(params, sizes, length)
-        if rest:
-            self._step_of_rest(rest, REST * length)
+        group, now_recorded = self.param_groups[0], recording()
+        active = [p for p in group["params"] if p.grad is not None]
+        if now_recorded:
+            self._recorded = True
+        else:
+            if self._recorded:  # replays have moved the clock
+                group["steps"] = int(next(iter(self._clocks.values())))
+            group["steps"] += 1
+            self._settle()
+            self._pending.clear()
+            seen = self._averaged() if self._recorded or is_observed(group["steps"]) else {}
+            self._check(active, group)
+            self._plan(active)
+            self._renew(self._count(seen))
+        lengths: dict[torch.device, tuple[Tensor, Tensor | None, Tensor]] = {}
+        for stack in self._stacks:
+            device = stack.own[0].device
+            if device not in lengths:
+                lengths[device] = self._length(device, group)
+            stack.step(*lengths[device])
         return loss
 
-    def _share(self, k: int, total: int | None) -> float:
-        if total is None:
-            return min(1.0, k / UNPLANNED_LEAD_IN)
-        return min(1.0, k / max(1.0, LEAD_IN * total), (total + 1 - k) / max(1.0, (1 - LEAD_IN) * total))
+    def _length(self, device: torch.device, group: dict[str, Any]) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The length of this step, what decay leaves, and the number of the step, as tensors on the device."""
+        if device in self._clocks:
+            k = self._clocks[device].add_(1)
+        else:
+            exact = torch.float32 if device.type == "mps" else torch.float64
+            k = self._clocks[device] = torch.full((), group["steps"], dtype=exact, device=device)
+        total = group["total_steps"]
+        share = k / UNPLANNED_LEAD_IN
+        if total is not None:
+            share = torch.minimum(
+                k / max(1.0, LEAD_IN * total), (total + 1 - k) / max(1.0, (1 - LEAD_IN) * total)
+            )
+        length = share.clamp_(0, 1) * group["lr"]
+        return length, 1 - length * group["weight_decay"] if group["weight_decay"] else None, k
 
-    def _count_seen(self, group: dict[str, Any]) -> None:
-        group["observations"] += 1
-        h = group["observations"]
-        for weight, moments in self._seen.items():
+    def _plan(self, active: list[Any]) -> None:
+        """Put the states of the weights that take this step into one tensor for each layout."""
+        if self._planned is not None and list(map(id, self._planned)) == list(map(id, active)):
+            return
+        stay = {p for p in self.state if p.grad is None}
+        for p in stay:
+            self.state[p].update({n: t.clone() for n, t in self.state[p].items() if isinstance(t, Tensor)})
+        alike: dict[Any, list[Tensor]] = {}
+        for p in active:
+            layout = self._maps.get(p)
+            place = (tuple(p.placements), p.device_mesh) if hasattr(p, "placements") else None
+            shape = None if layout is None else tuple(p.shape)
+            alike.setdefault((layout, shape, p.dtype, p.device, place if layout else None), []).append(p)
+        self._stacks = [
+            Rest(params, self.state) if key[0] is None else Maps(params, key[0], self.state)
+            for key, params in alike.items()
+        ]
+        self._planned = active
+
+    def _count(self, seen: Mapping[tuple[Tensor, int], Tensor]) -> list[Tensor]:
+        """Put an observation into the moments; the weights whose factor is to be renewed."""
+        due: dict[Tensor, None] = {}
+        for (weight, first), now in seen.items():
             state = self.state[weight]
-            now = torch.stack(moments).mean(0)
-            if "moment" not in state:
-                state["moment"] = now
-            else:
-                state["moment"].lerp_(now, AGE / (h + AGE - 1))
-        if h >= group["next_renewal"]:
-            group["next_renewal"] = max(h + 1, int(GROWTH * h))
-            for weight in self._seen:
-                layout = self._maps[weight]
-                assert layout is not None
-                self.state[weight]["factor"] = metric_of(layout).factor(self.state[weight]["moment"])
-        self._seen.clear()
+            if "moment" not in state or self._maps[weight] is None:
+                continue
+            number = len(now) if first >= 0 else len(state["observed"])
+            part = slice(max(first, 0), max(first, 0) + number)
+            state["observed"][part] = [h + 1 for h in state["observed"][part]]
+            share = torch.tensor([AGE / (h + AGE - 1) for h in state["observed"][part]], dtype=now.dtype)
+            share = share.to(now.device, non_blocking=True)[:, None, None] * now.isfinite().all()
+            state["moment"][part].lerp_(now.nan_to_num().expand(number, -1, -1), share)
+            if any(is_renewed(h) for h in state["observed"][part]):
+                due[weight] = None
+        return list(due)
 
-    def _step_of_maps(self, params: list[Tensor], sizes: tuple[int, int, int], length: float) -> None:
-        layouts = [self._maps[p] for p in params]
-        gradients = torch.stack([l.matrices(p.grad).float() for l, p in zip(layouts, params)])
-        for p, g in zip(params, gradients):
-            if "momentum" not in self.state[p]:
-                self.state[p]["momentum"] = torch.zeros_like(g)
-        momentum = [self.state[p]["momentum"] for p in params]
-        torch._foreach_lerp_(momentum, list(gradients), 1 - MOMENTUM)
-        G = gradients.lerp_(torch.stack(momentum), MOMENTUM)
-        S = torch.stack([self.state[p]["factor"] for p in params])
-        metric = metric_of(layouts[0])
-        D = metric.after(msgn(metric.before(G, S)), S)
-        D *= -length * 0.2 * max(sizes[1:]) ** 0.5
-        for p, layout, d in zip(params, layouts, D):
-            p.add_(layout.parameter(d, p))
+    def _renew(self, due: list[Tensor]) -> None:
+        alike: dict[Any, list[Tensor]] = {}
+        for p in due:
+            alike.setdefault((self._maps[p], p.dtype, p.device), []).append(p)
+        for (layout, _, _), params in alike.items():
+            S = metric_of(layout, params[0]).factor(torch.cat([self.state[p]["moment"] for p in params]))
+            for p, factor in zip(params, torch.split(S, layout.sizes[0]), strict=True):
+                self.state[p]["factor"].copy_(factor)
 
-    def _step_of_rest(self, params: list[Tensor], length: float) -> None:
-        for p in params:
-            state = self.state[p]
-            if "mean" not in state:
-                state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
-                state["step"] = 0
-            state["step"] += 1
-        k = self.state[params[0]]["step"]
-        grads = [p.grad for p in params]
-        means, squares = ([self.state[p][n] for p in params] for n in ("mean", "square"))
-        torch._foreach_lerp_(means, grads, 1 - BETAS[0])
-        torch._foreach_mul_(squares, BETAS[1])
-        torch._foreach_addcmul_(squares, grads, grads, 1 - BETAS[1])
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_div_(roots, (1 - BETAS[1] ** k) ** 0.5)
-        torch._foreach_add_(roots, EPS)
-        torch._foreach_addcdiv_(params, means, roots, -length / (1 - BETAS[0] ** k))
+    def _averaged(self) -> dict[tuple[Tensor, int], Tensor]:
+        """The moments of this step, averaged over the ranks that saw the part; maps are those of all ranks."""
+        own = {part: total / number for part, (number, total) in self._sums.items()}
+        self._sums = {}
+        dist = torch.distributed
+        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size(self._group) > 1):
+            return own
+        params = self.param_groups[0]["params"]
+        position = {p: i for i, p in enumerate(params)}
+        mine = {(position[p], first): tuple(now.shape) for (p, first), now in own.items()}
+        maps = {position[p]: layout for p, layout in self._maps.items()}
+        told: list[Any] = [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(told, (maps, mine), group=self._group)
+        for theirs, _ in told:
+            for i, layout in theirs.items():
+                self._is_map(params[i], layout)
+        shapes = {part: shape for _, parts in told for part, shape in parts.items()}
+        out = {}
+        for (i, first), shape in sorted(shapes.items()):
+            p = params[i]
+            now = own.get((p, first))
+            total = torch.zeros(shape, dtype=moment_type(p), device=local(p).device) if now is None else now
+            dist.all_reduce(total, group=self._group)
+            out[p, first] = total / sum((i, first) in parts for _, parts in told)
+        return out
+
+    # What goes wrong --------------------------------------------------------------------------------------------
+
+    def _check(self, active: list[Tensor], group: dict[str, Any]) -> None:
+        wide = [p for p in active if p.ndim > 1 and p not in self._maps]
+        if wide and not self._maps and not self._opaque and group["steps"] == 1:
+            group["steps"] = 0
+            raise RuntimeError(
+                "no use of a weight was seen before the first step. Call the module itself, module(x), or say "
+                "optimizer.observe(loss) before loss.backward()"
+            )
+        if wide and self._opaque:
+            names = {id(p): n for n, p in self._module.named_parameters()}
+            what = ", ".join(names.get(id(p), "?") for p in wide[:5]) + (", ..." if len(wide) > 5 else "")
+            self._warn(f"cannot see into {', '.join(sorted(self._opaque))}: {what} take Adam's steps")
+        if group["total_steps"] is not None and group["steps"] > group["total_steps"]:
+            self._warn(
+                f"the {group['total_steps']} steps of total_steps are done: further ones have length 0"
+            )
+
+    def _warn(self, what: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(f"StreamingADMM: {what}", stacklevel=4)
+
+    # Saved and loaded -------------------------------------------------------------------------------------------
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where another run stopped, to the bit."""
+        super().load_state_dict(state_dict)
+        params = self.param_groups[0]["params"]
+        for i, saved in state_dict["state"].items():
+            p = params[int(i)]  # the base class changes dtypes
+            kept = {
+                n: t.to(local(p).device, copy=True) if isinstance(t, Tensor) else t for n, t in saved.items()
+            }
+            self.state[p] = kept | {name: list(kept[name]) for name in ("observed",) if name in kept}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Of what is remembered beside the state, keep nothing."""
+        layouts = {p: state["layout"] for p, state in self.state.items() if "layout" in state}
+        self._maps = {
+            p: at if at is None else Layout(*(tuple(part) for part in at)) for p, at in layouts.items()
+        }
+        self._pending, self._sums, self._clocks = [], {}, {}
+        self._planned, self._stacks, self._recorded = None, [], False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_module": self._module}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_module" in state:  # a copy, not load_state_dict
+            self._prepare(self._module, None)
 
 
-def msgn(G: Tensor, steps: int = 5) -> Tensor:
-    """G (..., m, n) with singular values near 1, by Newton and Schulz' iteration with Muon's coefficients."""
-    a, b, c = 3.4445, -4.7750, 2.0315
-    tall = G.shape[-2] > G.shape[-1]
-    X = G.mT if tall else G
-    X = X / X.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-30)
-    X = X.bfloat16() if X.is_cuda else X
-    for _ in range(steps):
-        A = X @ X.mT
-        X = a * X + (b * A + c * A @ A) @ X
-    X = X.to(G.dtype)
-    return X.mT if tall else X
+class Hook:
+    """Tells an optimizer of forward passes. A copy of the module does not copy the optimizer with it."""
+
+    def __init__(self, optimizer: StreamingADMM | None) -> None:
+        self.optimizer: Callable[[], StreamingADMM | None]
+        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
+        self.busy = False
+        self.tell = torch.compiler.disable(self._tell)  # type: ignore[no-untyped-call]
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.tell(module, args, kwargs, output)
+
+    def _tell(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        optimizer = self.optimizer()
+        if optimizer is not None and not self.busy and optimizer._is_observed():
+            optimizer._observe(output, functools.partial(self._again, module, args, kwargs))
+
+    def _again(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The outputs of the same forward pass without compiled code, on copies of the buffers."""
+        inner = getattr(module, "_orig_mod", module)
+        buffers = {name: b.clone() for name, b in inner.named_buffers()}
+        devices = {p.device for p in inner.parameters() if p.is_cuda}
+        self.busy = True
+        try:
+            with torch.random.fork_rng(devices), torch.enable_grad(), eager():
+                return torch.func.functional_call(inner, buffers, args, kwargs)
+        finally:
+            self.busy = False
+
+    def __reduce__(self) -> Any:
+        return Hook, (None,)
 
 
-class Full:
-    """The metric of a map with few inputs: C and the inverse of its Cholesky factor, as matrices."""
-
-    def moment(self, A: Tensor) -> Tensor:
-        return A.mT @ (A / A.shape[1])
-
-    def factor(self, C: Tensor) -> Tensor:
-        n = C.shape[-1]
-        mean = C.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        eye = torch.eye(n, device=C.device)
-        damped = C / torch.where(mean > 0, mean, 1.0) + DAMPING * eye
-        lower = torch.linalg.cholesky_ex(damped)[0]
-        inverse = torch.linalg.solve_triangular(lower, eye.expand_as(C), upper=False)
-        return inverse.mT * (1 + DAMPING) ** 0.5
-
-    def before(self, G: Tensor, S: Tensor) -> Tensor:
-        return G @ S
-
-    def after(self, D: Tensor, S: Tensor) -> Tensor:
-        return D @ S.mT
+def eager() -> contextlib.AbstractContextManager[Any]:
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if stance is not None else contextlib.nullcontext()
 
 
-def metric_of(layout: Layout) -> Full:
-    return Full()
+def recording() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def _tensors(value: Any) -> Iterable[Tensor]:
+def _fire(fired: set[int], i: int, gradients: Any) -> None:
+    fired.add(i)
+
+
+def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
+    """All tensors that an output holds, however it is made."""
+    seen = set() if seen is None else seen
+    if id(value) in seen or isinstance(value, nn.Module):
+        return
+    seen.add(id(value))
+    inside: Iterable[Any] = ()
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif hasattr(value, "__dict__"):
-        yield from _tensors(vars(value))
+    elif isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, (list, tuple, set)):
+        inside = value
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inside = vars(value).values()
+    for each in inside:
+        yield from tensors_in(each, seen)
+
+
+def unsharded(module: nn.Module) -> dict[int, Tensor]:
+    """The parameters of ``fully_shard``, by the ``id`` of the tensor that forward passes use in their place."""
+    found = {}
+    for part in module.modules():
+        state: Any = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None  # type: ignore[operator]
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for each in (p for group in groups if group is not None for p in group.fsdp_params):
+            if hasattr(each, "_unsharded_param"):
+                found[id(each._unsharded_param)] = each.sharded_param
+    return found
+
+
+def _checked(module: Any, lr: Any, total_steps: Any, weight_decay: Any) -> list[Tensor]:
+    """The parameters of the module, if all arguments are right."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"StreamingADMM takes the module, not {type(module).__name__}: it sees the module's forward passes. Write "
+            "StreamingADMM(module) in the place of Optimizer(module.parameters())"
+        )
+    params: list[Tensor] = list(module.parameters())
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in params):
+        raise ValueError("the module has lazy parameters without a shape: call it once on a batch first")
+    if not any(p.requires_grad for p in params):
+        raise ValueError("the module has no parameter with requires_grad=True")
+    if isinstance(lr, bool) or not isinstance(lr, (int, float, Tensor)) or not 0 <= float(lr) < math.inf:
+        raise ValueError(f"lr must be a finite number >= 0, not {lr!r}")
+    if (
+        isinstance(weight_decay, bool)
+        or not isinstance(weight_decay, (int, float))
+        or not 0 <= weight_decay < math.inf
+    ):
+        raise ValueError(f"weight_decay must be a finite number >= 0, not {weight_decay!r}")
+    if total_steps is not None and (
+        isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1
+    ):
+        raise ValueError(f"total_steps must be a whole number >= 1 or None, not {total_steps!r}")
+    return params
 
 
 __all__ = ["StreamingADMM"]
