@@ -182,6 +182,10 @@ def _array(value: Any) -> Any:
         return value
     if sparse.issparse(value):
         return value.tocsr()
+    if isinstance(value, (tuple, dict)):
+        raise InputTypeError(
+            "several inputs or targets are for one process, or for a stream of batches on every rank."
+        )
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
         raise InputTypeError(f"data must be arrays on several ranks, got {type(value).__name__}.")
     return np.asanyarray(value)

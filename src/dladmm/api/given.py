@@ -33,6 +33,7 @@ from dladmm.training.checks import (
     check_target_mask,
     check_targets,
     to_array,
+    to_tensor,
 )
 
 
@@ -168,6 +169,8 @@ class RowChecks:
     at_once: int | None = None
     comm: Communicator = ALONE
     units: Units | None = None
+    ignored: int | None = None
+    """The label of targets that do not count."""
 
     def whole(
         self, features: Any, targets: Any, mask: Any, suffix: str = ""
@@ -181,7 +184,9 @@ class RowChecks:
             x = cast(Tensor, check_source(features, self.chain, at_once=self.at_once, **named))
         self.chain.blocks[0].check_input(x, "X" + suffix)
         positions = check_fits(self.chain, self.params, x, self.n_outputs, "X" + suffix)
+        targets, counted = self._without_ignored(targets)
         target = self.targets(targets, len(x), positions, "y" + suffix, **where)
+        mask = counted if mask is None else mask
         if mask is None:
             return x, target, None
         may_be_empty = not self.comm.alone
@@ -198,9 +203,19 @@ class RowChecks:
         positions: tuple[int, ...] = ()
         if found.ndim > 2 or self.chain.blocks[0].kind != "dense":
             positions = check_fits(self.chain, self.params, first, self.n_outputs, "x")
+        y, counted = self._without_ignored(y)
         target = self.targets(y, len(found), positions, "y", **where)
         counts = None if weight is None else check_sample_weight(weight, found)
-        return Batch(found, target, None, counts)
+        mask = None if counted is None else counted.reshape(-1, 1).to(found)
+        return Batch(found, target, mask, counts)
+
+    def _without_ignored(self, y: Any) -> tuple[Any, Tensor | None]:
+        """Targets with class 0 in the place of ignored ones, and which count; None where all do."""
+        if self.ignored is None:
+            return y, None
+        labels = to_tensor(y, "y")
+        counted = labels != self.ignored
+        return torch.where(counted, labels, 0), counted
 
     def targets(
         self,

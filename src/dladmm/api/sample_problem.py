@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from dladmm.api.streams import (
     unwrapped,
 )
 from dladmm.base.errors import InputError
+from dladmm.base.parts import Parts
+from dladmm.blocks import Whole
 from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.ahead import make_kernels_ahead
@@ -35,7 +37,17 @@ from dladmm.engine.memory import needs_of
 from dladmm.engine.memory_limit import bytes_of, chunk
 from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
 from dladmm.engine.options import ACCELERATED, make_options
-from dladmm.losses import CallableLoss, Loss, Risk, Units, foldable, get_loss, loss_of_torch
+from dladmm.losses import (
+    BatchLoss,
+    CallableLoss,
+    Loss,
+    Risk,
+    Units,
+    foldable,
+    get_loss,
+    ignored_by_torch,
+    loss_of_torch,
+)
 from dladmm.network.chain import Chain, from_module, own_settings
 from dladmm.network.finite import with_weights
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
@@ -116,8 +128,11 @@ def sample_trainer(
     if scale_targets not in (None, True, False):
         raise InputError(f"scale_targets must be True, False or None, got {scale_targets!r}.")
     source = None
+    inputs = targets = None
+    own_loss = streams and isinstance(model, nn.Module) and _is_function(loss, the_loss)
     if streams:
         X, y, sample_weight = unwrapped(X, y, sample_weight)
+        (X, inputs), (y, targets) = packed(X, "X"), packed(y, "y")
         source = opened(X, y, sample_weight, options.get("batch_size"), random_state, torch_device)
         if source is not None and target_mask is not None:
             raise InputError("target_mask goes with arrays X and y in memory; it cannot be streamed.")
@@ -129,12 +144,24 @@ def sample_trainer(
     chosen = make_options(preset, **options)
     first = None if source is None else FirstRows.read(source)
     X, some_y = (X, y) if first is None else first.batches[0][:2]
+    if first is not None:
+        inputs, targets = first.inputs, first.targets
+    if held is not None and (inputs is not None or targets is not None):
+        held = (packed(held[0], "X")[0], packed(held[1], "y")[0], *held[2:])
+    if targets is not None and not own_loss:
+        raise InputError(
+            "y has several parts: give a loss of your own, fn(outputs, targets), that says how they count."
+        )
     X = to_array(X, "X")
     # What is no table of real numbers is refused below, by name
     usable = X.ndim > 0 and not to_tensor(X[:1], "X").is_complex()
     tried = _few(X, torch_dtype, torch.device("cpu")) if usable else None
     as_it_is = streams and weights is None
-    chain = _network(model, X, some_y, tried, as_it_is=as_it_is)
+    chain = _network(model, X, some_y, tried, as_it_is=as_it_is, inputs=inputs, own_loss=own_loss)
+    if own_loss:
+        outputs = cast(Whole, chain.blocks[0]).outputs
+        assert outputs is not None
+        the_loss = BatchLoss(loss, outputs, targets or cast(Parts, Parts.of((some_y,))))  # type: ignore[arg-type]
     chain = chain if weights is None else with_weights(chain, weights)
     if chosen.mode == "accelerated":
         chosen = make_options(preset, **own_settings(chain) | options)
@@ -167,7 +194,11 @@ def sample_trainer(
         )
         at_once = chunk(needs, bytes_of(chosen.max_memory), X, method)
 
+    ignored = ignored_by_torch(loss)
+    some_labels = None if ignored is None or own_loss else to_tensor(some_y, "y")
+    uses_it = some_labels is not None and bool(torch.eq(some_labels, ignored or 0).any())
     checks = RowChecks(chain, params, the_loss, n_outputs, torch_dtype, torch_device, at_once, comm)
+    checks = replace(checks, ignored=ignored if uses_it else None)
     if first is None:
         x, target, counts = checks.whole(X, y, target_mask)
         row_weight = None if sample_weight is None else check_sample_weight(sample_weight, x)
@@ -267,7 +298,29 @@ def sample_trainer(
     return Prepared(trainer, checks, _few(X, torch_dtype, torch_device, COMPARED_ROWS))
 
 
-def _network(model: nn.Module | Chain, X: Any, y: Any, tried: Tensor | None, *, as_it_is: bool) -> Chain:
+def packed(value: Any, name: str) -> tuple[Any, Parts | None]:
+    """A tuple or dictionary of arrays as one array, and what it was; anything else as it is."""
+    if not isinstance(value, (tuple, dict)) or is_stream(value):
+        return value, None
+    found = Parts.of(value)
+    return (value, None) if found is None else (found.pack(value, name), found)
+
+
+def _is_function(given: Any, loss: Loss) -> bool:
+    """Whether a loss is a plain function of outputs and targets, of which nothing is known."""
+    return isinstance(loss, CallableLoss) and not isinstance(given, Loss)
+
+
+def _network(
+    model: nn.Module | Chain,
+    X: Any,
+    y: Any,
+    tried: Tensor | None,
+    *,
+    as_it_is: bool,
+    inputs: Parts | None,
+    own_loss: bool,
+) -> Chain:
     """The chain of a module; in streaming mode the module ``as_it_is`` where it is none."""
     if isinstance(model, Chain):
         return model
@@ -275,7 +328,15 @@ def _network(model: nn.Module | Chain, X: Any, y: Any, tried: Tensor | None, *, 
         return from_module(model, sequences=X.ndim == 3, sample=tried)
     tokens = not to_tensor(X[:1], "X").is_floating_point()
     positions = np.shape(y)[1:] if hasattr(y, "__len__") else ()
-    return streamed_network(model, tried, positions=positions, tokens=tokens, sequences=X.ndim == 3)
+    return streamed_network(
+        model,
+        tried,
+        positions=positions,
+        tokens=tokens,
+        sequences=X.ndim == 3,
+        inputs=inputs,
+        own_loss=own_loss,
+    )
 
 
 def _exact_targets(checks: RowChecks, y: Any, rows: Batch) -> Tensor:

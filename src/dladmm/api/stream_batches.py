@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dladmm.api.stream_sources import Source
 from dladmm.base.errors import BatchError, DladmmError, InputError, InputTypeError
+from dladmm.base.parts import Parts
 from dladmm.base.scipy_sparse import sparse
 from dladmm.compute.communicator import Communicator, DistributedError
 from dladmm.engine.batches import Batch, Batches
@@ -36,7 +37,13 @@ def unpacked(raw: Any) -> tuple[Any, Any, Any]:
         got = f"{type(raw).__name__}{f' of {len(raw)}' if isinstance(raw, (tuple, list)) else ''}"
         raise InputTypeError(f"a batch must be (x, y) or (x, y, weight), got {got}.")
     x, y, *weight = raw
-    return (x.toarray() if sparse.issparse(x) else x), y, weight[0] if weight else None
+    inputs, targets = Parts.of(x), Parts.of(y)
+    y = y if targets is None else targets.pack(y, "y")
+    if inputs is not None:
+        x = inputs.pack(x, "x")
+    elif sparse.issparse(x):
+        x = x.toarray()
+    return x, y, weight[0] if weight else None
 
 
 @dataclass
@@ -48,6 +55,9 @@ class FirstRows:
     rest: Iterator[Any] | None = None
     whole: bool = False
     """Whether these are all rows there are."""
+    inputs: Parts | None = None
+    targets: Parts | None = None
+    """Of batches whose inputs or targets are tuples or dictionaries."""
 
     @classmethod
     def read(cls, source: Source) -> FirstRows:
@@ -64,6 +74,8 @@ class FirstRows:
                 raise BatchError(f"batch {len(found.batches) + 1} of pass 1: {error}") from error
             with naming(0, len(found.batches)):
                 x, y, weight = unpacked(raw)
+                if not found.batches and raw is not None:
+                    found.inputs, found.targets = Parts.of(raw[0]), Parts.of(raw[1])
                 n_rows = x.shape[0] if hasattr(x, "shape") and len(x.shape) else len(np.atleast_1d(x))
             found.batches.append((x, y, weight))
             rows += n_rows

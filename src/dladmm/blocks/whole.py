@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from torch.func import functional_call
 from torch.random import fork_rng
 
 from dladmm.base.errors import InputError
+from dladmm.base.parts import Parts
 from dladmm.blocks.base import Block, Support
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
@@ -29,13 +32,23 @@ class Whole(Block):
         Whether v holds whole numbers.
     channels_first : bool
         Whether the outputs of a sample with positions are (n_out, ...), as those of convolutions are.
+    inputs, outputs : Parts, optional
+        How flat rows v are the arguments of the module, and its outputs flat rows.
     """
 
     linear = True  # the chain has this one block: there is no link between blocks to be solved
     support = Support.COUNTS | Support.RANKS
 
-    def __init__(self, module: nn.Module, *, tokens: bool = False, channels_first: bool = False) -> None:
-        self.module = copy.deepcopy(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        tokens: bool = False,
+        channels_first: bool = False,
+        inputs: Parts | None = None,
+        outputs: Parts | None = None,
+    ) -> None:
+        self.module, self.inputs, self.outputs = copy.deepcopy(module), inputs, outputs
         self.tokens, self.channels_first = tokens, channels_first
         self.trained = tuple(name for name, p in self.module.named_parameters() if p.requires_grad)
         self.carries = tuple(name for name, b in self.module.named_buffers() if b.is_floating_point())
@@ -76,30 +89,36 @@ class Whole(Block):
             with torch.no_grad():
                 some = next(iter(params.values()))
                 self.module.to(device=some.device, dtype=some.dtype)
-                return self._of_rows(functional_call(self.module, dict(params), (self._inputs(v),)))
+                args, kwargs = self.arguments(v)
+                return self._of_rows(functional_call(self.module, dict(params), args, kwargs))
         finally:
             for part, was in zip(self.module.modules(), training, strict=True):
                 part.training = was
 
     def train_forward(self, v: Tensor) -> Tensor:
         """The outputs of the module as it is, in training mode, for autograd to follow."""
-        return self._of_rows(self.module.train()(self._inputs(v)))
+        args, kwargs = self.arguments(v)
+        return self._of_rows(self.module.train()(*args, **kwargs))
 
-    def _inputs(self, v: Tensor) -> Tensor:
-        return v.long() if self.tokens else v
+    def arguments(self, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """What the module is called with for the rows v."""
+        if self.inputs is None:
+            return (v.long() if self.tokens else v,), {}
+        found = self.inputs.unpack(v)
+        return ((), found) if isinstance(found, dict) else (found, {})
 
-    def _of_rows(self, output: Tensor) -> Tensor:
+    def _of_rows(self, output: Any) -> Tensor:
+        if self.outputs is not None:
+            whole = output if isinstance(output, (tuple, Mapping)) else (output,)
+            return self.outputs.pack(whole, "the outputs")
         if not isinstance(output, Tensor):
             raise InputError(
-                f"{type(self.module).__name__} returns a {type(output).__name__}, and the loss takes one tensor: wrap "
-                "the network in a module that returns it, or train it in your own loop with dladmm.StreamingADMM."
+                f"{type(self.module).__name__} returns a {type(output).__name__}, and the loss takes one tensor: give "
+                "a loss of your own, fn(outputs, targets), or train it in your own loop with dladmm.StreamingADMM."
             )
         if output.ndim == 1:
             return output[:, None]
         return output.movedim(1, -1) if self.channels_first and output.ndim > 2 else output
-
-    def module_input(self, v: Tensor) -> Tensor:
-        return self._inputs(v)
 
     def to_module(self, params: Params) -> nn.Module:
         some = next(iter(params.values()))

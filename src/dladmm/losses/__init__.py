@@ -17,8 +17,9 @@ from dladmm.losses.classification import BinaryLogistic, SquaredHinge
 from dladmm.losses.cross_entropy import CrossEntropy
 from dladmm.losses.cross_fitted import CrossFitted
 from dladmm.losses.custom import CallableLoss, estimated
-from dladmm.losses.from_torch import loss_of_torch
+from dladmm.losses.from_torch import ignored_by_torch, loss_of_torch
 from dladmm.losses.multilabel import Multilabel
+from dladmm.losses.of_batches import BatchLoss
 from dladmm.losses.poisson import Poisson
 from dladmm.losses.quantile import Absolute, Quantile
 from dladmm.losses.regression import Huber, Squared
@@ -48,6 +49,7 @@ def get_loss(spec: Any) -> Loss:
 __all__ = [
     "LOSSES",
     "Absolute",
+    "BatchLoss",
     "BinaryLogistic",
     "CallableLoss",
     "CrossEntropy",
@@ -64,5 +66,6 @@ __all__ = [
     "estimated",
     "foldable",
     "get_loss",
+    "ignored_by_torch",
     "loss_of_torch",
 ]

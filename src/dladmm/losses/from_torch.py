@@ -28,8 +28,6 @@ def _numbers(value: Any) -> tuple[float, ...] | None:
 
 
 def _cross_entropy(weight: Any = None, label_smoothing: float = 0.0, ignore_index: int = -100) -> Loss:
-    if ignore_index != -100:
-        raise InputError("ignore_index is not supported; give train a target_mask of the targets that count.")
     return CrossEntropy(_numbers(weight), label_smoothing)
 
 
@@ -75,6 +73,16 @@ INSTEAD: dict[Any, str] = {
     nn.BCELoss: "use nn.BCEWithLogitsLoss() and leave nn.Sigmoid out of the network",
     F.binary_cross_entropy: "use F.binary_cross_entropy_with_logits and leave nn.Sigmoid out of the network",
 }
+
+
+def ignored_by_torch(given: Any) -> int | None:
+    """The label that torch's cross-entropy leaves out, -100 unless another was given; None for other losses."""
+    if isinstance(given, partial):
+        own = given.keywords.get("ignore_index", -100)
+        return int(own) if given.func is F.cross_entropy else None
+    if isinstance(given, nn.CrossEntropyLoss):
+        return int(given.ignore_index)
+    return -100 if given is F.cross_entropy or given is nn.CrossEntropyLoss else None
 
 
 def loss_of_torch(given: Any) -> Loss | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dladmm.base.errors import InputError
+from dladmm.base.parts import Parts
 from dladmm.blocks import (
     Affine,
     BatchNorm,
@@ -43,16 +44,19 @@ def streamed_network(
     positions: Sequence[int] = (),
     tokens: bool = False,
     sequences: bool = False,
+    inputs: Parts | None = None,
+    own_loss: bool = False,
 ) -> Chain:
     """The chain that streaming mode trains in the place of a module.
 
     ``sample`` are a few inputs, ``positions`` the shape of a sample's targets where it has several, ``tokens`` whether
-    inputs are whole numbers.
+    inputs are whole numbers. ``inputs`` says how flat rows are the arguments of the module, ``own_loss`` that the loss
+    takes its outputs as they are.
     """
     if isinstance(module, nn.Module) and not isinstance(module, (nn.ModuleList, nn.ModuleDict, GraphNetwork)):
-        found = _chain(module, sample, sequences)
+        found = None if inputs is not None or own_loss else _chain(module, sample, sequences)
         if found is None and sample is not None:
-            return Chain([_whole(module, sample, tuple(positions), tokens)])
+            return Chain([_whole(module, sample, tuple(positions), tokens, inputs, own_loss)])
         if found is not None:
             return found
     return from_module(module, sequences=sequences, sample=sample)
@@ -78,28 +82,33 @@ def _plain(block: Block) -> bool:
 
 
 @torch.no_grad()
-def _whole(module: nn.Module, sample: Tensor, positions: tuple[int, ...], tokens: bool) -> Whole:
+def _whole(
+    module: nn.Module,
+    sample: Tensor,
+    positions: tuple[int, ...],
+    tokens: bool,
+    inputs: Parts | None,
+    own_loss: bool,
+) -> Whole:
     """The module as one block, tried on the sample: what it takes, and where the outputs of a sample stand."""
     some = next(module.parameters(), None)
-    place = torch.device("cpu") if some is None else some.device
-    dtype = sample.dtype if some is None else some.dtype
+    v = sample if some is None else sample.to(some.device, some.dtype)
     errors: list[str] = []
     for as_tokens in (True, False) if tokens else (False,):
-        v = sample.to(place, torch.long if as_tokens else dtype)
+        block = Whole(module, tokens=as_tokens, inputs=inputs)
         try:
-            with evaluating(module):
-                output = module(v)
+            with evaluating(block.module):
+                args, kwargs = block.arguments(v)
+                output = block.module(*args, **kwargs)
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             errors.append(str(error))
             continue
-        first = (
-            bool(positions)
-            and isinstance(output, Tensor)
-            and output.ndim > 2
-            and tuple(output.shape[2:]) == positions
-            and tuple(output.shape[1:-1]) != positions
-        )
-        return Whole(module, tokens=as_tokens, channels_first=first)
+        if own_loss:
+            block.outputs = Parts.of(output if isinstance(output, (tuple, Mapping)) else (output,))
+        elif isinstance(output, Tensor) and output.ndim > 2 and positions:
+            first, last = tuple(output.shape[2:]) == positions, tuple(output.shape[1:-1]) == positions
+            block.channels_first = first and not last
+        return block
     raise InputError(
         f"X does not go through {type(module).__name__}: samples of shape {tuple(sample.shape[1:])} raised: {errors[0]}"
     )
