@@ -96,7 +96,7 @@ def msgn(G: Tensor, steps: int = 5) -> Tensor:
     X = G.mT if tall else G
     exact = torch.promote_types(X.dtype, torch.float32)
     size = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True, dtype=exact).clamp_min(1e-30)
-    X = (X / size).to(X.dtype)
+    X = X / size.to(X.dtype)
     for _ in range(steps):
         A = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
@@ -134,9 +134,9 @@ class Exact:
 class Sketch:
     r"""The metric of maps with more inputs than outputs: ``Y = C Omega`` with k columns of random signs, and the trace.
 
-    :math:`C \approx Y (\Omega^\top Y)^+ Y^\top = U \Lambda U^\top`, and the symmetric root of P is
-    :math:`S = c (I - Q Q^\top)` with :math:`c^2 = (1 + d) / d` and :math:`Q = U (1 - \sqrt{d / (\Lambda/\bar\lambda +
-    d)})^{1/2}`. The last column of the moment is the diagonal of C.
+    :math:`C \approx Y (\Omega^\top Y)^{-1} Y^\top = \bar\lambda\, U \Lambda U^\top` (Nystrom), and the symmetric root of
+    P is :math:`S = c (I - Q Q^\top)` with :math:`c^2 = (1 + d) / d` and :math:`Q = U (1 - \sqrt{d / (\Lambda + d)})^{1/2}`.
+    The last column of the moment is the diagonal of C.
     """
 
     def __init__(self, n_in: int, n_out: int) -> None:
@@ -148,17 +148,17 @@ class Sketch:
         return torch.cat([Y, A.square().mean(-2)[..., None]], -1)
 
     def factor(self, moment: Tensor) -> Tensor:
-        Y, trace = moment[..., :-1], moment[..., -1].sum(-1)[..., None, None]
-        core = random_signs(self.n, self.k, Y.device).to(Y.dtype).mT @ Y
-        values, V = torch.linalg.eigh((core + core.mT) / 2)
-        least = values[..., -1:].clamp_min(0) * self.k * torch.finfo(Y.dtype).eps
-        kept = values > least
-        B = (Y @ V) * torch.where(kept, values, 1.0).rsqrt().where(kept, 0.0)[..., None, :]
-        B = B / torch.where(trace > 0, trace / self.n, 1.0).sqrt()
+        mean = moment[..., -1].mean(-1)[..., None, None]
+        mean = torch.where(mean > 0, mean, 1.0)
+        signs = random_signs(self.n, self.k, moment.device).to(moment.dtype)
+        # inputs with fewer than k directions: a shift by what rounding is, so that the core has an inverse
+        Y = moment[..., :-1] / mean + self.n * torch.finfo(moment.dtype).eps * signs
+        core = signs.mT @ Y
+        lower = torch.linalg.cholesky_ex((core + core.mT) / 2)[0]
+        B = torch.linalg.solve_triangular(lower, Y.mT, upper=False).mT
         values, V = torch.linalg.eigh(B.mT @ B)
-        values = values.clamp_min(0)
-        shrink = 1 - (DAMPING / (values + DAMPING)).sqrt()
-        Q: Tensor = (B @ V) * (shrink / torch.where(values > 0, values, 1.0)).sqrt()[..., None, :]
+        damped = values + DAMPING
+        Q: Tensor = (B @ V) * (damped + (DAMPING * damped).sqrt()).rsqrt()[..., None, :]
         return Q
 
     def before(self, G: Tensor, S: Tensor) -> Tensor:
@@ -487,6 +487,10 @@ class StreamingADMM(torch.optim.Optimizer):
         group, now_recorded = self.param_groups[0], recording()
         active = [p for p in group["params"] if p.grad is not None]
         if now_recorded:
+            if self._planned is None or list(map(id, self._planned)) != list(map(id, active)):
+                raise RuntimeError(
+                    "take the first eight steps without recording, with gradients of the same weights"
+                )
             self._recorded = True
         else:
             if self._recorded:  # replays have moved the clock

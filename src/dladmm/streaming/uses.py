@@ -431,16 +431,18 @@ def _convolution(node: Any, weights: Mapping[int, Tensor]) -> Iterator[Use]:
 
     def patches(most: int) -> Tensor:
         reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-        number = math.prod(
-            (size + 2 * p - r) // s + 1
-            for size, p, r, s in zip(x.shape[2:], padding, reach, stride, strict=True)
-        )
-        v = x[:: max(1, min(len(x), len(x) * number // most))]
+        v = x[:: max(1, 16 * len(x) // most)]
         pad = [p for each in reversed(padding) for p in (each, each)]
         v = torch.nn.functional.pad(v, pad) if any(pad) else v
         for i in range(spatial):
             v = v.unfold(2 + i, reach[i], stride[i])[..., :: dilation[i]]
-        # (N, C, places..., kernel...) -> (groups, rows, C / groups * kernel)
+        # (N, C, places..., kernel...): of every image some places, away from its edges
+        number = len(v) * math.prod(v.shape[2 : 2 + spatial])
+        apart = max(1, int((number / most) ** (1 / spatial)))
+        for i in range(spatial):
+            each = min(apart, v.shape[2 + i])
+            v = v[(slice(None),) * (2 + i) + (slice(each // 2, None, each),)]
+        # -> (groups, rows, C / groups * kernel)
         v = v.movedim(1, 1 + spatial).reshape(-1, groups, shape[1] * math.prod(kernel))
         return _some(v.movedim(1, 0), most)
 
