@@ -31,7 +31,6 @@ from dladmm.blocks import (
     GroupedAffine,
     LinearMap,
     MaxPool,
-    NodeMap,
     Positionwise,
     RecurrentStates,
     Support,
@@ -131,7 +130,6 @@ BLOCKS = {
     "frozen": (lambda: Frozen(Affine(4, 3), Affine(4, 3).initial_parameters(None, 1.0)), (4,)),
     "dropout": (lambda: Dropout("relu", nn.Dropout(0.4)), (4,)),
     "dropout, drawn": (lambda: drawn(Dropout("tanh", nn.Dropout(0.4))), (4,)),
-    "node map": (lambda: NodeMap(graph()), (4,)),
     "embedding": (lambda: Embedding(6, 3), (4,)),
     "generic": (lambda: Generic(Gated(4, 3)), (4,)),
     "generic, linear": (lambda: Generic(nn.Linear(4, 3)), (4,)),
@@ -202,7 +200,7 @@ class Problem:
 
     def has(self, kind):
         joins = self.block.joins_updates or kind != "joined"
-        moves = not isinstance(self.block, (Embedding, NodeMap))  # data, and streaming mode alone
+        moves = not isinstance(self.block, Embedding)  # whose inputs are data
         return joins and (moves if kind == "input" else bool(self.params))
 
 

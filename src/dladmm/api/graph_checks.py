@@ -41,20 +41,39 @@ def refuse_self_training(
             raise InputError(f"self_training cannot be used with {name}; leave it out.")
 
 
-def refuse_beside_model(
-    data: Any, hidden: Any, activation: Any, self_training: bool | None, partition: Any, chosen: TrainOptions
-) -> None:
+def refuse_beside_model(data: Any, hidden: Any, activation: Any, self_training: bool | None) -> None:
     refused = {
         "hidden": tuple(hidden) != (128,),
         "activation": activation != "relu",
         "self_training": bool(self_training),
-        "partition": partition is not None,
-        "batch_size": chosen.batch_size is not None,
-        "a graph in parts": callable(data) and not is_graph(data),
+        "a graph in parts": callable(data) and not is_graph(data) and not hasattr(data, "__iter__"),
     }
     for name, holds in refused.items():
         if holds:
             raise InputError(f"{name} cannot be used with model, which is trained as it is; leave it out.")
+
+
+def refuse_beside_loader(
+    edge_index: Any,
+    y: Any,
+    train_mask: Any,
+    edge_weight: Any,
+    sample_weight: Any,
+    partition: Any,
+    chosen: TrainOptions,
+) -> None:
+    refused = {
+        "edge_index": edge_index,
+        "y": y,
+        "train_mask": train_mask,
+        "edge_weight": edge_weight,
+        "sample_weight": sample_weight,
+        "partition": partition,
+        "batch_size": chosen.batch_size,
+    }
+    for name, value in refused.items():
+        if value is not None:
+            raise InputError(f"{name} cannot be used with a loader, whose batches are graphs; leave it out.")
 
 
 def refuse_in_streaming(

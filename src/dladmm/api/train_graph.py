@@ -16,13 +16,14 @@ from dladmm.api.arguments import fresh_parameters, shard_graph
 from dladmm.api.choosing import with_mode
 from dladmm.api.given import check_hidden, check_settings, takes
 from dladmm.api.graph_checks import (
+    refuse_beside_loader,
     refuse_beside_model,
     refuse_in_streaming,
     refuse_outside_convergent,
     refuse_self_training,
 )
 from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
-from dladmm.api.graph_model import train_graph_model
+from dladmm.api.graph_model import FEWEST_PASSES, STEPS, is_loader, train_graph_model
 from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
     GraphProblem,
@@ -47,9 +48,6 @@ from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
-
-STEPS, FEWEST_PASSES = 100, 10
-"""Streaming mode: steps of a run, and passes over clusters at least, where max_iter is not given."""
 
 STREAMED_INIT_SCALE = 0.41
 """Of the initial W in streaming mode, as in accelerated mode: with a penalty there is no need to start large."""
@@ -94,7 +92,8 @@ def train_graph(
     data : GraphData, PyG Data, or array of shape (n_nodes, n_features)
         A graph object, or the node features x (dense or sparse) with ``edge_index``, ``y`` and ``train_mask`` beside
         it. Where no rank has the whole graph, a function ``data(rank, world)`` that returns a
-        :class:`~dladmm.network.graph_part.GraphPart`.
+        :class:`~dladmm.network.graph_part.GraphPart`. With ``model`` also a loader of such graphs, as PyG's
+        ``NeighborLoader`` and ``ClusterLoader``.
     edge_index : array of shape (2, E), optional
         A directed graph is made undirected, a repeated edge counts once, self loops are dropped (A~ adds its own).
         Weights, where there are any, must be the same in both directions.
@@ -134,8 +133,8 @@ def train_graph(
     zeroed : {"val", "test"} or boolean array of shape (n_nodes,), optional
         Nodes whose rows of Z_l start at zero; with ``preset="authors"`` the test nodes of a graph that names them.
     model : nn.Module, optional
-        A PyG network ``model(x, edge_index)`` of ``GCNConv`` and ``SAGEConv`` (mean) layers with activations, dropout
-        and Linear between them, trained in place from its own weights; in streaming mode, on the whole graph.
+        Any network ``model(x, edge_index)`` or ``model(x, edge_index, edge_weight)``, as those of PyG, trained in
+        place from its own weights; in streaming mode.
     options
         Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`. ``mode`` is "accelerated" unless
         given, as of :class:`~dladmm.GCNClassifier`; "convergent" is the paper's Algorithm 5.
@@ -199,8 +198,20 @@ def train_graph(
         scaled=chosen.scale_inputs, comm=comm, zeroed=zeroed, apart=wanted.features,
     )  # fmt: skip
     if model is not None:
-        refuse_beside_model(data, hidden, activation, self_training, partition, chosen)
+        refuse_beside_model(data, hidden, activation, self_training)
     clusters: ClusterBatches | None = None
+    if model is not None and is_loader(data):
+        refuse_beside_loader(edge_index, y, train_mask, edge_weight, sample_weight, partition, chosen)
+        return train_graph_model(
+            model,
+            data,
+            settings,
+            chosen,
+            regularizer,
+            random_state,
+            callbacks,
+            passes_given="max_iter" in options,
+        )
     if callable(data) and not is_graph(data):
         if isinstance(data, type) or not takes(data, comm.rank, comm.size):
             raise InputTypeError(
@@ -216,8 +227,17 @@ def train_graph(
         if preset == "authors" and zeroed is None and given.test_mask is not None and comm.alone:
             settings = replace(settings, zeroed="test")
         if model is not None:
-            chosen = chosen if "max_iter" in options else replace(chosen, max_iter=STEPS)
-            return train_graph_model(model, given, settings, chosen, regularizer, random_state, callbacks)
+            return train_graph_model(
+                model,
+                given,
+                settings,
+                chosen,
+                regularizer,
+                random_state,
+                callbacks,
+                partition,
+                passes_given="max_iter" in options,
+            )
         if chosen.mode == "streaming" and in_clusters(given, chosen.batch_size, partition):
             clusters = clustered_graph(given, settings, chosen.batch_size, random_state, partition)
             problem = clusters.monitor()

@@ -14,10 +14,9 @@ from dladmm.blocks.graphconv import GraphConv
 from dladmm.blocks.grouped_affine import GroupedAffine
 from dladmm.blocks.linear_map import Composed, LinearMap
 from dladmm.blocks.max_pool import MaxPool
-from dladmm.blocks.node_map import NodeMap
 from dladmm.blocks.positionwise import Positionwise
 from dladmm.blocks.recurrent import RecurrentStates
-from dladmm.blocks.whole import Whole
+from dladmm.blocks.whole import Whole, WholeGraph
 from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Params, Step, Term
 
@@ -38,7 +37,6 @@ __all__ = [
     "GroupedAffine",
     "LinearMap",
     "MaxPool",
-    "NodeMap",
     "Params",
     "Positionwise",
     "RecurrentStates",
@@ -46,5 +44,6 @@ __all__ = [
     "Support",
     "Term",
     "Whole",
+    "WholeGraph",
     "Work",
 ]

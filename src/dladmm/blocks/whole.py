@@ -36,6 +36,8 @@ class Whole(Block):
         How flat rows v are the arguments of the module, and its outputs flat rows.
     """
 
+    length = 0.01
+    """Of a step (docs/streaming.md)."""
     linear = True  # the chain has this one block: there is no link between blocks to be solved
     support = Support.COUNTS | Support.RANKS
 
@@ -134,3 +136,31 @@ class Whole(Block):
 
     def input_gradient(self, params: Params, v: Tensor, term: Term, work: Work) -> Tensor:
         raise InputError(f"{self!r} is trained in mode='streaming' alone: it is not a chain of blocks.")
+
+
+class WholeGraph(Whole):
+    """``g(B, v) = module(v, edge_index[, edge_weight])`` of any network on graphs, for the edges of one graph.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Maps features v (n_nodes, n_in) and edges to outputs (n_nodes, n_out).
+    edges : tuple of Tensor
+        ``edge_index`` (2, E) and, where the module takes them, weights (E,).
+    """
+
+    length = 0.1
+    """A run on a graph has few steps, whose gradients are without the noise of small batches."""
+
+    def __init__(self, module: nn.Module, edges: tuple[Tensor, ...]) -> None:
+        super().__init__(module)
+        self.edges = edges
+
+    def on(self, edges: tuple[Tensor, ...]) -> WholeGraph:
+        """The same module, with the same parameters, on other edges."""
+        other = copy.copy(self)
+        other.edges = edges
+        return other
+
+    def arguments(self, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        return (v, *self.edges), {}

@@ -11,14 +11,11 @@ from torch import Tensor
 
 from dladmm.blocks import Params, Whole
 from dladmm.compute.communicator import Shards
-from dladmm.engine.batches import Batch, default_smoothing
+from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
 from dladmm.engine.running import Run, Shares, called
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
 from dladmm.streaming.optimizer import StreamingADMM
-
-LENGTH = 0.01
-"""Of a step (docs/streaming.md)."""
 
 
 class ModuleSweep:
@@ -42,7 +39,7 @@ class ModuleSweep:
         self.shards: Shards | None = None
         self.total_steps: int | None = None
         """Of the run, where it is known."""
-        self.optimizer = StreamingADMM(module, lr=LENGTH)
+        self.optimizer = StreamingADMM(module, lr=block.length)
 
     def prepare(self, batch: Batch) -> None:
         """Nothing is made before the first step."""
@@ -62,7 +59,7 @@ class ModuleSweep:
         shards = Shards.of(engine.comm, len(rows.x), rows.counts)
         samples = shards.samples if shards is not None else self._samples(rows)
         with torch.enable_grad():
-            outputs = self.block.train_forward(rows.x)
+            outputs = self._block_of(rows).train_forward(rows.x)
         gradient = risk.gradient(outputs.detach()) / samples
         if rows.counts is not None:
             gradient = gradient * rows.counts.view(-1, *[1] * (gradient.ndim - 1))
@@ -79,6 +76,12 @@ class ModuleSweep:
         if heavy:
             for name, p in self.params[0].items():
                 self.average[0][name].lerp_(p, self.shares.average)
+
+    def _block_of(self, rows: Batch) -> Whole:
+        """The module, on the edges of the batch where it is a part of a graph."""
+        block = rows.chain.blocks[0] if isinstance(rows, GraphBatch) else self.block
+        assert isinstance(block, Whole)
+        return block
 
     def _samples(self, rows: Batch) -> float:
         return len(rows.x) if rows.counts is None else float(rows.counts.double().sum())

@@ -34,10 +34,13 @@ def is_graph(data: Any) -> bool:
     return hasattr(data, "edge_index")
 
 
-def graph_fields(data: Any) -> GraphFields:
-    """The fields of a graph object; raises for what would be left out without a word."""
+def graph_fields(data: Any, *, from_loader: bool = False) -> GraphFields:
+    """The fields of a graph object; raises for what would be left out without a word.
+
+    A batch ``from_loader`` may hold several graphs.
+    """
     for name, why in UNUSED.items():
-        if getattr(data, name, None) is not None:
+        if getattr(data, name, None) is not None and not (from_loader and name == "batch"):
             raise InputError(f"{name} of the graph: {why}.")
     found = GraphFields(*(getattr(data, name, None) for name in GraphFields._fields))
     missing = [name for name in ("x", "edge_index") if getattr(found, name) is None]
