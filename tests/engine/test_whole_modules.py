@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 from dladmm import datasets, train
 from dladmm.callbacks import Checkpoint
+from dladmm.engine.module_sweep import ModuleSweep
 
 
 class Residual(nn.Module):
@@ -321,3 +322,25 @@ def test_an_estimator_learns_from_rows_that_come_call_by_call(digits):
         rows = np.arange(start, start + 256) % len(x)
         estimator.partial_fit(x[rows], y[rows], classes=np.arange(10))
     assert estimator.score(x_test, y_test) > 0.9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["residual", "batch norm", "attention", "tied"])
+def test_recorded_launches_make_the_same_steps(name, digits, monkeypatch):
+    x, y, x_test, y_test = digits
+    runs = []
+    for recorded in (True, False):
+        if not recorded:
+            monkeypatch.setattr(ModuleSweep, "_recordable", lambda *_: False)
+        torch.manual_seed(0)
+        module = NETWORKS[name]()
+        for part in module.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        settings = {"max_iter": 6, "batch_size": 32, "device": "cuda", "validation": (x_test, y_test)}
+        runs.append(train(module, x, y, mode="streaming", **settings))
+    accuracies = [run.history["val_accuracy"][-1] for run in runs]
+    assert min(accuracies) > 0.93
+    assert abs(accuracies[0] - accuracies[1]) < 0.02
+    assert runs[0].history["loss"][0] == pytest.approx(runs[1].history["loss"][0], rel=0.05)
