@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dladmm.streaming.optimizer import StreamingADMM
     from dladmm.training.checkpoint import SavedModel, load_model
     from dladmm.training.result import ConvergenceNotGuaranteed, Result
+    from dladmm.training.standing import NoBetterThanConstant
     from dladmm.training.trainer import Trainer
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "MLPRegressor",
     "ModuleClassifier",
     "ModuleRegressor",
+    "NoBetterThanConstant",
     "Recurrent",
     "Result",
     "SavedModel",
@@ -88,6 +90,7 @@ _PLACES = {
     "MLPRegressor": "dladmm.estimators.regressor",
     "ModuleClassifier": "dladmm.estimators.module",
     "ModuleRegressor": "dladmm.estimators.module",
+    "NoBetterThanConstant": "dladmm.training.standing",
     "Recurrent": "dladmm.network.recurrent_module",
     "Result": "dladmm.training.result",
     "SavedModel": "dladmm.training.checkpoint",

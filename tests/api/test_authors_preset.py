@@ -35,6 +35,7 @@ def trained(graph, **options):
         return dladmm.train_graph(x, pairs.T, y, train, **settings | options)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("prox", ["authors", "exact"])
 @pytest.mark.parametrize("penalty", [None, L4], ids=["no penalty", "l4"])
 def test_the_run_is_that_of_the_script(graph, penalty, prox, monkeypatch):
@@ -60,6 +61,7 @@ def test_the_run_is_that_of_the_script(graph, penalty, prox, monkeypatch):
         np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_only_labelled_rows_of_z_move(graph):
     result, (_, _, _, train, test) = trained(graph), graph
     Z1 = result.state.outputs[0]
@@ -88,6 +90,7 @@ def test_rows_of_a_split_start_at_zero_where_the_graph_names_it():
     assert not result.state.outputs[0][test].any()
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_rho_and_nu_grow_tenfold_every_fifty_iterations_to_one():
     data = dladmm.datasets.load("karate")
     with pytest.warns(dladmm.ConvergenceNotGuaranteed):

@@ -50,6 +50,7 @@ def test_clean_classes_start_larger():
     assert edge_scale_for(*table(1200, 4, 3.0), "classification") == EDGE_SCALE
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize(("noise", "expected"), [(0.05, 1.0), (3.0, EDGE_SCALE)])
 def test_a_fit_starts_with_it(monkeypatch, noise, expected):
     seen = []

@@ -142,6 +142,7 @@ def test_clusters_of_pubmed_reach_what_whole_graph_steps_do():
     assert float(right[torch.as_tensor(data.test_mask)].mean()) > 0.765  # whole-graph steps: .79
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_the_estimator_and_validation_nodes(graph):
     x, edges, y, train = graph
     val = ~np.asarray(train)

@@ -72,6 +72,7 @@ def test_every_way_to_hand_in_a_graph_gives_the_same_network(karate):
             assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_history_speaks_of_labelled_nodes_only(karate):
     result = train_graph(karate, hidden=(8,), max_iter=3, validation="test", dtype="float64")
     logits = result.module(karate.x_dense(torch.float64), karate.edge_index).detach()

@@ -128,6 +128,7 @@ def test_an_iterator_gives_one_pass(rows):
     assert len(list(never)) == len(list(unequal(*rows))), "refused before anything was read"
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_every_batch_of_an_iterator_is_used_once(rows, monkeypatch):
     """The first rows are read for scaling and monitoring, and learned from as well."""
     monkeypatch.setattr(stream_batches, "FIRST_ROWS", 100)

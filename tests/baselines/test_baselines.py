@@ -21,6 +21,9 @@ from graph_problems import random_graph
 from reference_gcn import dense_adjacency
 from reference_taylor import ReferenceTaylor
 
+# Steps of a few iterations are the subject, not what the networks have learnt
+pytestmark = pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
+
 CPU = torch.device("cpu")
 GRADIENT = ["gd", "adagrad", "adadelta", "adam", "lbfgs"]
 LITERAL = {
@@ -188,7 +191,7 @@ def test_history_result_and_start_are_those_of_dladmm(name):
     }:
         assert all(value is not None for value in other.history[column]), column
     assert set(other.certificate.to_dict()) == set(own.certificate.to_dict())
-    assert other.status is Status.MAX_ITER
+    assert other.status in (Status.MAX_ITER, Status.NO_BETTER_THAN_CONSTANT)
     assert repr(other).endswith(f"baseline {name})")
 
 

@@ -12,6 +12,9 @@ from dladmm.api.train import fresh_parameters
 from dladmm.baselines.muon import AVAILABLE
 from dladmm.callbacks import Checkpoint
 
+# Steps of a few iterations are the subject, not what the networks have learnt
+pytestmark = pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
+
 CPU = torch.device("cpu")
 OPTIMIZERS = {
     "gd": torch.optim.SGD,

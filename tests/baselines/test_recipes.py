@@ -74,6 +74,7 @@ def test_dropout_and_weight_decay_are_those_of_a_loop_written_out(batch_size):
     assert_near(result, leaves)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_on_a_graph_entries_of_the_features_are_dropped_before_they_spread(kind):
     pairs, x, y, mask = random_graph(np.random.default_rng(0), 12, 6, 3)

@@ -40,6 +40,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from recording import Recorder
 
+# Steps of a few iterations are the subject, not what the networks have learnt
+pytestmark = pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
+
 MODES = {
     "quadratic": {"w_solver": "quadratic", "a_solver": "quadratic"},
     "exact": {},

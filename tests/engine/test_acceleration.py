@@ -47,6 +47,7 @@ def true_objective(result, X, y, loss, penalty):
         return float(value + sum(get_regularizer(penalty).value(W) for W in result.state.W))
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("seed", range(24))
 def test_the_true_objective_never_rises(seed):
     loss, penalty = LOSSES[seed % len(LOSSES)], PENALTIES[(seed // 2) % len(PENALTIES)]

@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, Status
+from dladmm import Callback, InputError, MLPClassifier, MLPRegressor, NoBetterThanConstant, Status
 from dladmm.api.cross_fit import COPIES, COPIES_OF_SMALL, batch_rows, constants_for, copies_for, folds_of
 from dladmm.engine.rounds import Rounds, looks
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
@@ -303,7 +303,8 @@ def test_classes_with_as_many_columns_as_rows_are_damped_more():
 
     X = np.random.default_rng(0).standard_normal((24, 30))
     y = (X[:, 0] > 0).astype(int)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoBetterThanConstant)
         patch.setattr("dladmm.api.cross_fit.constants_for", noted)
         for times in (1, 2):  # a table appended to itself is as wide as it was
             MLPClassifier((4,), max_iter=1, random_state=0).fit(np.tile(X, (times, 1)), np.tile(y, times))

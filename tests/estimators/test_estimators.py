@@ -155,6 +155,7 @@ def test_warm_start_of_one_pass_at_a_time(iris):
     assert losses[-1] == min(losses)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @quiet
 def test_early_stopping_holds_rows_back(iris):
     """Rows that are judged by are never learnt from: of labels that are noise nothing is learnt that can be seen."""

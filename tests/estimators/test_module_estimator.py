@@ -51,6 +51,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("name", "estimator", "check"), CHECKS, ids=[name for name, _, _ in CHECKS])
 def test_scikit_learn_agrees(name, estimator, check):

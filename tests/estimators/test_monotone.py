@@ -95,6 +95,7 @@ def test_a_constraint_that_is_true_costs_nothing(rows):
     assert bound > free - 0.02
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize(("mode", "more"), MODES)
 def test_a_constraint_that_is_false_leaves_no_dependence(rows, mode, more):
     """Every step of training pushes against the constraint."""

@@ -42,6 +42,7 @@ def test_counts_are_told_better_than_by_a_linear_model(mode):
     assert deviance < others / 2
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_the_absolute_error_is_near_that_of_the_truth_with_wild_targets():
     wild = Y[LEARN].copy()
     wild[::20] = 1e9

@@ -224,6 +224,7 @@ def test_a_damaged_table_in_a_file_is_refused(tmp_path):
             MLPClassifier.load(tmp_path / "g")
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_what_cannot_be_taken_is_named_with_its_remedy():
     y = np.arange(60) % 2
     dates = pd.DataFrame({"day": pd.date_range("2020-01-01", periods=60), "v": np.arange(60.0)})

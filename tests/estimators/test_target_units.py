@@ -34,6 +34,7 @@ def test_prices(mode, loss):
     assert model.score(X[HELD], Y[HELD]) > 0.9
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("mode", MODES)
 def test_other_units_give_the_same_network(mode):
     kept = {"loss": "huber", "mode": mode, "random_state": 0, "max_iter": 20}
@@ -42,6 +43,7 @@ def test_other_units_give_the_same_network(mode):
     np.testing.assert_allclose((other + 8) * 4096, first, rtol=0, atol=2e-3 * Y.std())
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_a_few_wild_prices_do_not_sway_a_robust_loss():
     wild = Y[LEARN].copy()
     wild[:8] = 1e12
@@ -80,6 +82,7 @@ def test_timestamps_keep_their_seconds_in_float32():
     assert inside.history.last("loss") < 0.1  # y rounded to float32 first would leave steps of 128 s
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_train_scales_unless_it_is_the_papers_algorithm():
     def loss_of(**options):
         return train(mlp([3, 5, 1]), X, Y, loss="squared", max_iter=2, **options).history.last("loss")

@@ -93,6 +93,7 @@ class OwnHinge(CallableLoss):
     """A subclass is as much a loss of one's own as a function."""
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
@@ -126,6 +127,7 @@ def test_a_right_constant_is_never_contradicted(fn, true, scale):
         assert found.largest > 0.95 * true
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_row_weights_count_in_the_sampled_curvature():
     with pytest.warns(ConvergenceNotGuaranteed, match="H = 1 is too small: a curvature of 10 "):
         result = train(

@@ -135,6 +135,7 @@ def test_a_frozen_backbone_gets_a_drawn_head(pretrained, digits):
     assert accuracy(network, X, y) > 0.93
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("mode", MODES)
 def test_frozen_convolution_recurrent_and_positionwise_layers(mode):
     rng = np.random.default_rng(0)

@@ -146,6 +146,7 @@ def test_any_class_is_trained_in_place(network, mode):
     assert again.history["loss"][0] < 1.2
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_a_recurrent_network_keeps_its_weights():
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 7, 6)), rng.integers(0, 3, 30)

@@ -17,6 +17,9 @@ from dladmm.training import identity
 from dladmm.training.checkpoint import CheckpointWarning, checkpoints
 from dladmm.training.identity import MAY_CHANGE, fingerprint
 
+# Steps of a few iterations are the subject, not what the networks have learnt
+pytestmark = pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(40, 4)), RNG.integers(0, 3, 40)
 SWAPPED = np.r_[1, 0, 2:40]

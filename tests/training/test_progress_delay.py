@@ -41,6 +41,7 @@ def test_the_seconds_left_are_at_the_pace_of_the_steps_of_this_run(monkeypatch):
     assert stream.getvalue() == "digits: pass 6/10  batch 0/10  25 s left\n"
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_progress_says_which_rows_an_accuracy_is_of():
     data, said = datasets.load("digits"), {}
     for held in ("test", None):

@@ -56,6 +56,7 @@ def test_squared_errors_shrink_towards_the_mean(part, expected):
     assert judged("huber", z, part * z)[1] == 1.0
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_noise_is_answered_with_little_more_than_its_mean():
     draw = np.random.default_rng(0)
     X, y = draw.normal(size=(60, 10)), 1e6 + draw.normal(size=60)

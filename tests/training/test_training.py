@@ -278,6 +278,7 @@ def test_public_names_resolve():
         assert getattr(dladmm, name) is not None
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("at", [1, 7])
 @pytest.mark.parametrize("solver", ["exact", "quadratic"])
 def test_a_resumed_run_is_bit_equal_to_an_unbroken_one(blobs, at, solver):

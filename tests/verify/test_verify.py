@@ -125,6 +125,7 @@ def test_the_command_line(tmp_path):
     assert (good.exit_code, good.output.splitlines()[-1]) == (0, "ACCEPTED")
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_what_cannot_be_saved_says_why(tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(20, 3)), rng.normal(size=20)

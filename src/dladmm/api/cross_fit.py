@@ -36,7 +36,7 @@ from dladmm.network.table_inputs import TableInputs
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
-from dladmm.training.standing import MOST_ROWS, Evidence
+from dladmm.training.standing import MOST_ROWS, Evidence, Standing, compared
 from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
@@ -164,6 +164,15 @@ def fit_cross_fitted(
         seed=seed,
         batches=batches,
     )
+    learnt = Risk(loss, judged.target[:, :n_outputs])
+
+    def stands(*_: Any) -> Evidence | None:
+        found = compared(
+            looking.best, looking.score, learnt, None, n_outputs, "training", counts=judged.counts
+        )
+        return None if found is None else _evidence(loss, found, x, encoded.to(device), folds.to(device))
+
+    trainer.judge = stands
     run = trainer.fit()
 
     exact = [{name: p.double() for name, p in block.items()} for block in run.state.params]
@@ -176,20 +185,19 @@ def fit_cross_fitted(
     risk = Risk(loss, loss.encode(targets[first], n_outputs, kept).to(device))
     engine = Engine(network, ready[first].to(device, kept), risk)
     state = engine.feasible_state(found, run.state.rho, run.state.nu)
-    evidence = _evidence(loss, looking.score, x, encoded.to(device), folds.to(device))
-    whole = Result(run.status, run.history, run.certificate, module, state, evidence)
-    return CrossFit(whole, batches.passes_until(run.history.n_iter), copies)
+    return CrossFit(
+        replace(run, module=module, state=state), batches.passes_until(run.history.n_iter), copies
+    )
 
 
-def _evidence(loss: Loss, score: float | None, x: Tensor, target: Tensor, folds: Tensor) -> Evidence | None:
+def _evidence(loss: Loss, measured: Standing, x: Tensor, target: Tensor, folds: Tensor) -> Evidence:
     """The network by rows that its copies never saw, a linear model by rows that it never saw either."""
-    n_rows = len(x)
+    said = f"{len(x):,} training rows, each by the copy that never saw it"
     x, target, folds = (few(each, MOST_ROWS) for each in (x, target, folds))
     parts = [folds % COPIES == k for k in range(COPIES)]
     splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
-    if score is None or len(splits) < COPIES or not loss.one_answer_per_row:
-        return None
-    return Evidence(loss, score, f"{n_rows:,} training rows, each by the copy that never saw it", splits)
+    whole = len(splits) == COPIES and loss.one_answer_per_row
+    return Evidence(loss, replace(measured, rows=said), splits if whole else ())
 
 
 def copies_for(n_rows: int) -> int:

@@ -269,6 +269,7 @@ def train_graph(
             teacher = Trainer(
                 near.chain, near.x, near.risk, steady, penalty=penalty, params=copied, seed=random_state
             )
+            teacher.judge = None  # nobody gets its network
             return teacher.fit().state.params
 
         problem, params = self_trained(problem, params, random_state, learn)

@@ -165,6 +165,9 @@ class Status(Enum):
     STALLED = "Stopped because no shorter step lowers the training objective any more."
     INTERRUPTED = "Interrupted by the user; the parameters of the last whole iteration were kept."
     EARLY_STOPPED = "Stopped early: the validation score has not improved for the given patience."
+    NO_BETTER_THAN_CONSTANT = (
+        "No better than a constant answer: the run ended, and its network has learnt nothing of use."
+    )
 
     @property
     def ok(self) -> bool:
@@ -175,6 +178,14 @@ class Status(Enum):
     def complete(self) -> bool:
         """Whether all iterations that were asked for were made."""
         return self in (Status.MAX_ITER, Status.PASSES_MADE)
+
+    @property
+    def of_no_use(self) -> Status:
+        """What the status becomes where the network is no better than a constant answer.
+
+        A run that failed or was interrupted says so first.
+        """
+        return self if not self.ok or self is Status.INTERRUPTED else Status.NO_BETTER_THAN_CONSTANT
 
     def __str__(self) -> str:
         return self.value

@@ -282,7 +282,7 @@ class TableJob(Job):
         with torch.no_grad():
             output = torch.cat([result.module(part.to(first)) for part in torch.split(inputs, 8192)]).cpu()
         learnt = torch.as_tensor(np.asarray(self.data.x_train)), encoded(self.data.y_train)
-        return standing(loss, output, encoded(y), inputs, rows, learnt)
+        return standing(loss, output, encoded(y), inputs, rows, learnt, unseen=held)
 
     def tested(self, result: Result) -> dict[str, Any] | None:
         loss = get_loss(str(self.config.loss))

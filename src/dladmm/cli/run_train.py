@@ -27,7 +27,7 @@ from dladmm.training.checkpoint import checkpoints, save_model
 from dladmm.training.identity import described
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
 from dladmm.training.run_folder import write_run
-from dladmm.training.standing import Standing
+from dladmm.training.standing import NoBetterThanConstant, Standing
 
 PATIENCE = 2.0
 """Seconds before a progress bar appears on a terminal."""
@@ -51,8 +51,17 @@ class FinishedRun:
     standing: Standing | None = None
 
     @property
+    def useless(self) -> str | None:
+        """In words that the network is no better than a constant answer; None if it is better."""
+        found = self.result.evidence
+        return found.measured.useless if found is not None and found.measured.no_better else None
+
+    @property
     def exit_code(self) -> int:
-        """0 for success, 1 for a failed run, 128 plus the signal if it was interrupted."""
+        """0 for a run that came to its end, 1 for a failed one, 128 plus the signal if it was interrupted.
+
+        A network that is no better than a constant answer is a result, of labels without a signal the right one.
+        """
         if self.signal is not None:
             return 128 + self.signal
         if self.result.status is Status.INTERRUPTED:
@@ -126,6 +135,7 @@ def _run(config: RunConfig, resume: bool, execution: Execution, comm: Communicat
     callbacks += [] if log is None else [log]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # announced before training
+        warnings.simplefilter("ignore", NoBetterThanConstant)  # said with the result
         result = job.fit(callbacks)
     standing = job.standing(result)
     if comm.rank == 0:

@@ -252,6 +252,8 @@ def _run(
     if as_json:
         metrics = json.loads((run.folder / "metrics.json").read_text(encoding="utf-8"))
         typer.echo(json.dumps({"run": str(run.folder)} | metrics))
+        if run.useless is not None:
+            typer.echo(f"WARNING: {run.useless}", err=True)
     else:
         data = settings.dataset or settings.csv or settings.npz
         held = "unseen" if run.config.mode == CROSS_FITTED else "test"

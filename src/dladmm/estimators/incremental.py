@@ -13,13 +13,27 @@ from dladmm.api.sample_problem import Prepared, sample_trainer
 from dladmm.api.streams import stream_of_arrays
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import ALONE
+from dladmm.engine.streaming import Streaming
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.estimators.checks import rows_per_batch, rows_that_count
 from dladmm.estimators.choosing import normalises
 from dladmm.losses import Loss
 from dladmm.training.checks import check_device
+from dladmm.training.diagnostics import evidence_of
+from dladmm.training.standing import Evidence
+from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
+
+
+STEPS_TO_JUDGE = 100
+"""Mini-batches after which ``partial_fit`` says whether the network has learnt anything."""
+
+
+def _after_some_steps(trainer: Trainer, restored: bool) -> Evidence | None:
+    """How the network stands on rows of the first calls; None while it has seen too little to be judged."""
+    assert isinstance(trainer.method, Streaming)
+    return None if trainer.method.step_number < STEPS_TO_JUDGE else evidence_of(trainer, restored)
 
 
 class Incremental:
@@ -37,6 +51,7 @@ class Incremental:
         online: Prepared | None = getattr(self, "_online", None)
         if online is None:
             online = self._begun(X, y, n_outputs, loss, weight)
+            online.trainer.judge = _after_some_steps
             result = online.trainer.fit()
         else:
             rows = online.checks.batch(X, y, weight)

@@ -18,6 +18,9 @@ from dladmm.compute.execution import EAGER, Execution
 from dladmm.losses.units import Units
 from dladmm.solvers.fista import fista, truncated_fista
 
+NEVER = 1e-12
+"""The share that a constant answer gives to a class which it has not seen: its logarithm is finite."""
+
 
 def holds_labels(y: Tensor) -> bool:
     """Whether y has one entry per row, shape (N,) or (N, 1)."""
@@ -126,6 +129,10 @@ class Loss(Named, ABC):
     def executed_prox(self, v: Tensor, target: Tensor, r: Tensor | float, how: Execution) -> Tensor:
         """:meth:`prox`, for a loss whose iterations may be executed in different ways."""
         return self.prox(v, target, r)
+
+    def best_constant(self, mean: Tensor) -> Tensor | None:
+        """argmin_c of the mean of ``l(c, y_i)``, (n_outputs,), from the mean target; None if that does not say it."""
+        return None
 
     @abstractmethod
     def decision(self, z: Tensor) -> Tensor:

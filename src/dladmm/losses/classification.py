@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dladmm.base.errors import InputError
 from dladmm.base.spec import given_only
 from dladmm.compute.execution import EAGER, Execution
-from dladmm.losses.base import Classification, yes_no
+from dladmm.losses.base import NEVER, Classification, yes_no
 from dladmm.losses.class_weights import as_row, positive
 from dladmm.losses.cross_entropy import softmax_prox
 
@@ -73,6 +73,11 @@ class BinaryLogistic(Classification):
         entries = p * (1 - p) * direction.square()
         return (entries if self.pos_weight is None else entries * self._counted(target)[1]).sum(1)
 
+    def best_constant(self, mean: Tensor) -> Tensor:
+        """The logit of the share of yes."""
+        yes = mean if self.pos_weight is None else mean * as_row(self.pos_weight, mean)
+        return yes.clamp_min(NEVER).log() - (1 - mean).clamp_min(NEVER).log()
+
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         return self.executed_prox(v, target, r, EAGER)
 
@@ -112,6 +117,10 @@ class SquaredHinge(Classification):
 
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return -2 * target * (1 - target * z).clamp_min_(0)
+
+    def best_constant(self, mean: Tensor) -> Tensor:
+        """The mean of targets that are +1 and -1."""
+        return mean
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         # not written as v + move: for large v the two nearly cancel

@@ -13,7 +13,7 @@ from dladmm.base.errors import InputError
 from dladmm.base.spec import given_only, number
 from dladmm.compute.execution import EAGER, Execution, nothing, one_pass
 from dladmm.compute.hand_written import HandWritten
-from dladmm.losses.base import Classification, as_columns, holds_labels, one_hot
+from dladmm.losses.base import NEVER, Classification, as_columns, holds_labels, one_hot
 from dladmm.losses.class_weights import as_row, positive
 
 _MAX_STEPS = 24
@@ -94,6 +94,10 @@ class CrossEntropy(Classification):
         weighted = p * direction
         found = (weighted * direction).sum(1) - weighted.sum(1).square()
         return found if self.class_weight is None else found * self._counted(target).sum(1)
+
+    def best_constant(self, mean: Tensor) -> Tensor:
+        """The logarithm of the shares of the classes."""
+        return self._counted(mean[None])[0].clamp_min(NEVER).log()
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         return self.executed_prox(v, target, r, EAGER)

@@ -12,6 +12,7 @@ from torch import Tensor
 from dladmm.base.errors import InputError
 from dladmm.base.spec import number
 from dladmm.compute.communicator import ALONE, Communicator
+from dladmm.losses.base import NEVER
 from dladmm.losses.regression import Regression
 from dladmm.losses.units import Units, mean
 
@@ -72,6 +73,11 @@ class Poisson(Regression):
 
     def curvature(self, z: Tensor, target: Tensor, direction: Tensor) -> Tensor:
         return (z.clamp_max(self._bend).exp() * direction.square()).sum(1)
+
+    def best_constant(self, mean: Tensor) -> Tensor:
+        """The logarithm of the mean; beyond the cap, where the parabola has that slope."""
+        beyond = self._bend + mean / self.cap - 1
+        return torch.where(mean > self.cap, beyond, mean.clamp_min(NEVER).log())
 
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         v64, y = v.double(), target.double()

@@ -54,6 +54,10 @@ class Squared(Regression):
     def gradient(self, z: Tensor, target: Tensor) -> Tensor:
         return z - target
 
+    def best_constant(self, mean: Tensor) -> Tensor:
+        """The mean."""
+        return mean
+
     def prox(self, v: Tensor, target: Tensor, r: Tensor | float) -> Tensor:
         return v + (target - v) / (1 + r)
 

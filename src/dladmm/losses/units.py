@@ -41,6 +41,11 @@ class Units:
         """Targets (N, n_outputs) in these units."""
         return (y - self.shift.to(y)).div_(self.scale.to(y))
 
+    def outputs(self, output: Tensor) -> Tensor:
+        """Outputs for targets as they came, in these units; those of a column that does not vary are 0."""
+        offset, factor = self._of_outputs(output)
+        return (output - offset) / factor
+
     def fold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters of a network that gives targets as they came; a constant target is answered with itself."""
         *before, last = params

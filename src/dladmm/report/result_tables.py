@@ -12,6 +12,9 @@ from dladmm.report.markup import Safe, TableCell, el, folded, join, number, tabl
 from dladmm.report.sections import BEST, KINDS
 from dladmm.report.winner import FAILED, level_name, levels_of, measure_of, ranked, seconds_of, seconds_to
 
+BAD = (*FAILED, "NO_BETTER_THAN_CONSTANT")
+"""Statuses of runs whose network is of no use."""
+
 
 def runs_table(runs: Sequence[Run]) -> Safe:
     """A sortable table of all runs, folded where they are many."""
@@ -40,7 +43,7 @@ def runs_table(runs: Sequence[Run]) -> Safe:
                 TableCell("–" if seed is None else shown(seed), seed if numeric else None, numeric=numeric),
                 number(run.iterations, "d"),
                 number(run.seconds_per_iteration, ".3g"),
-                TableCell(run.status.replace("_", " ").lower(), kind="bad" if run.status in FAILED else None),
+                TableCell(run.status.replace("_", " ").lower(), kind="bad" if run.status in BAD else None),
                 TableCell(run.verdict or "–", kind=KINDS.get(run.verdict or "", "")),
             ]
         )

@@ -111,17 +111,17 @@ def _few(names: Sequence[str], most: int = 4) -> str:
 def _worth(run: Run) -> list[Fact]:
     """The network's own figure first, then what needs no training to speak of."""
     stands = run.standing
-    if not stands:
+    if stands.get("network") is None:
         return []
     kind = "good" if stands.get("warning") is None else "bad"
     measure = str(stands["measure"])
     name = measure[:1].upper() + measure[1:]
     linear = stands.get("linear")
-    return [
-        (f"{name} on {stands['rows']}", format(stands["network"], ".4f"), kind),
-        ("A linear model", "not measured" if linear is None else format(linear, ".4f"), None),
-        ("A constant answer", format(stands["constant"], ".4f"), None),
-    ]
+    beside: list[Fact] = [("A constant answer", format(stands["constant"], ".4f"), None)]
+    if linear is not None or stands.get("unseen", True):  # on rows that were learnt from it is not asked for
+        said = "not measured" if linear is None else format(linear, ".4f")
+        beside.insert(0, ("A linear model", said, None))
+    return [(f"{name} on {stands['rows']}", format(stands["network"], ".4f"), kind), *beside]
 
 
 def _single(run: Run, group: DatasetGroup) -> Safe:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from dladmm.callbacks import Callback
 from dladmm.report.data import Run
-from dladmm.training.diagnostics import score
+from dladmm.training.standing import score
 from dladmm.training.trainer import Trainer
 
 SHOWN = (*range(1, 11), 20, 50, 100, 150, 200, 300, 400, 500)

@@ -23,6 +23,7 @@ from dladmm.losses import get_loss
 from dladmm.network.chain import mlp
 from dladmm.training.checks import check_callbacks, check_device
 from dladmm.training.result import ConvergenceNotGuaranteed, Result
+from dladmm.training.standing import NoBetterThanConstant
 
 Build = Callable[[TableData, str, Sequence[int], str], Any]
 """A network for these rows: what trains it, widths of the hidden layers, activation -> module or chain."""
@@ -91,8 +92,14 @@ class Problem:
 
     def fit(self, trainer: str, hidden: Sequence[int], activation: str, **arguments: Any) -> Result:
         """Train with a baseline, or with dlADMM in the mode that ``arguments`` name."""
-        if trainer == CROSS_FITTED:
-            return self._cross_fitted(hidden, activation, **arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # the certificate says so
+            warnings.simplefilter("ignore", NoBetterThanConstant)  # the status says so
+            if trainer == CROSS_FITTED:
+                return self._cross_fitted(hidden, activation, **arguments)
+            return self._fit(trainer, hidden, activation, **arguments)
+
+    def _fit(self, trainer: str, hidden: Sequence[int], activation: str, **arguments: Any) -> Result:
         problem: tuple[Any, ...]
         own: Any
         other: Any
@@ -110,13 +117,11 @@ class Problem:
                 arguments = {"scale_targets": True} | arguments
         if trainer not in baselines.METHODS:
             arguments = {"mode": "convergent"} | arguments
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceNotGuaranteed)  # the certificate says so
-            result: Result = (
-                other(trainer, *problem, **arguments)
-                if trainer in baselines.METHODS
-                else own(*problem, **arguments)
-            )
+        result: Result = (
+            other(trainer, *problem, **arguments)
+            if trainer in baselines.METHODS
+            else own(*problem, **arguments)
+        )
         return result
 
     def _cross_fitted(self, hidden: Sequence[int], activation: str, **given: Any) -> Result:

@@ -18,7 +18,6 @@ from torch import Tensor
 from dladmm.base.history import Status, Value, settled
 from dladmm.blocks import Step
 from dladmm.compute.chunks import concatenated, few
-from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.compute.passes import ratio, squared_norm
 from dladmm.engine.certificate import Certificate, Recomputed, certify
 from dladmm.engine.lagrangian import Energy
@@ -28,7 +27,7 @@ from dladmm.engine.problem import State
 from dladmm.engine.sweep import Engine
 from dladmm.losses import Risk
 from dladmm.training.certificate_file import writer_of
-from dladmm.training.standing import MOST_ENTRIES, MOST_ROWS, Evidence, r_squared
+from dladmm.training.standing import MOST_ENTRIES, MOST_ROWS, Evidence, compared, r_squared, score
 
 if TYPE_CHECKING:
     from dladmm.training.trainer import Trainer
@@ -144,25 +143,43 @@ def evaluate(engine: Engine, state: State, validation: tuple[Tensor, Risk] | Non
 
 
 def evidence_of(trainer: Trainer, restored: bool) -> Evidence | None:
-    """What says how the network that is handed out stands, of a run in one process whose rows lie in memory.
+    """How the network that is handed out stands, by held-out rows where there are any; all ranks call this.
 
-    It is judged by held-out rows where there are any; it was measured last, unless another was ``restored``.
+    It was measured last, unless another was ``restored``.
     """
-    engine, held = trainer.engine, trainer.validation
+    engine, held, history = trainer.engine, trainer.validation, trainer.history
     risk, loss = engine.risk, engine.risk.loss
-    plain = trainer.comm.alone and isinstance(engine.x, Tensor)
-    plain = plain and loss.one_answer_per_row
-    if not plain or trainer.state.outputs[-1].ndim != 2 or len(risk.target) != len(engine.x):
+    known = history.last("loss") is not None and not restored
+    measured = history if known else evaluate(engine, trainer.state, held)
+    name = "train" if held is None else "val"
+
+    def figure(column: str) -> float | None:
+        value = history.last(column) if known else measured.get(column)
+        return None if value is None else float(value)  # type: ignore[arg-type]
+
+    found = compared(
+        figure("loss" if held is None else "val_loss"),
+        figure(f"{name}_accuracy" if loss.kind == "classification" else f"{name}_r2"),
+        risk,
+        None if held is None else held[1],
+        trainer.state.outputs[-1].shape[-1],
+        "training" if held is None else "held-out",
+        counts=engine.counts,
+        comm=engine.comm,
+        unseen=held is not None,
+    )
+    if found is None:
         return None
-    figure = f"{'train' if held is None else 'val'}_{'accuracy' if loss.kind == 'classification' else 'r2'}"
-    measured = evaluate(engine, trainer.state, held) if restored else {}
-    network = measured.get(figure) if restored else trainer.history.last(figure)
-    learnt = _rows_of(engine.x, risk)
-    judged = learnt if held is None else _rows_of(*held)
-    if network is None or learnt is None or judged is None:
-        return None
-    target, kind = (risk, "training") if held is None else (held[1], "held-out")
-    return Evidence(loss, float(network), f"{int(target.n_labelled()):,} {kind} rows", [(judged, learnt)])
+    learnt = _rows_of(engine.x, risk) if held is not None and _is_table(trainer) else None
+    judged = None if held is None or learnt is None else _rows_of(*held)
+    return Evidence(loss, found, () if learnt is None or judged is None else ((judged, learnt),))
+
+
+def _is_table(trainer: Trainer) -> bool:
+    """Whether rows lie in this process and have one answer each, as those of a linear model."""
+    engine = trainer.engine
+    plain = trainer.comm.alone and isinstance(engine.x, Tensor) and engine.risk.loss.one_answer_per_row
+    return plain and trainer.state.outputs[-1].ndim == 2 and len(engine.risk.target) == len(engine.x)
 
 
 def _rows_of(x: Any, risk: Risk) -> tuple[Tensor, Tensor] | None:
@@ -173,28 +190,6 @@ def _rows_of(x: Any, risk: Risk) -> tuple[Tensor, Tensor] | None:
     count = torch.arange(len(x), device=place) if risk.weight is None else risk.weight[:, 0].nonzero()[:, 0]
     some = few(count, MOST_ROWS)
     return (x.to_dense() if x.layout != torch.strided else x)[some], risk.target[some]
-
-
-def score(
-    risk: Risk, output: Tensor, rows: Tensor | None = None, comm: Communicator = ALONE
-) -> tuple[float, float | None]:
-    """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
-    output = risk.flat(output)
-    counts = None if risk.weight is None else risk.weight[:, 0].double()
-    if rows is not None:
-        repeated = rows[:, 0].double().repeat_interleave(len(output) // max(1, len(rows)))
-        counts = repeated if counts is None else counts * repeated
-    losses = risk.loss.rows(output, risk.target).double()
-    classifies = risk.loss.kind == "classification"
-    hits = torch.zeros_like(losses)
-    if classifies:
-        hits = risk.loss.hits(output, risk.target).double()
-    if counts is None:
-        sums = [losses.sum(), hits.sum(), losses.new_full((), losses.numel())]
-    else:
-        sums = [losses @ counts, hits @ counts, counts.sum()]
-    loss, hit, count = torch.stack(list(comm.total(*sums))).tolist()
-    return loss / count, hit / count if classifies else None
 
 
 def scales(engine: Engine, state: State) -> tuple[float, ...]:

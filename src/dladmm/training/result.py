@@ -77,7 +77,8 @@ class Result:
         if stands is not None:
             linear = "" if stands.linear is None else f", linear model {stands.linear:.4f}"
             shown = f"{stands.measure} {stands.network:.4f} on {stands.rows} (constant {stands.constant:.4f}{linear}), "
-            shown += "" if stands.warning is None else "NO BETTER than these, "
+            worse = "a constant" if stands.no_better else "a linear model"
+            shown += "" if stands.warning is None else f"NO BETTER than {worse}, "
         certified = "certified" if self.certificate.certified else "not certified"
         if self.certificate.accelerated:
             certified = "safeguarded" if self.certificate.monotone else "NOT safeguarded"

@@ -5,9 +5,10 @@ A certificate is about optimisation; a network may be certified and useless. Thi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch.nn import functional
 
 from dladmm.compute.chunks import few
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses import Loss, Risk, Squared
+from dladmm.losses import Loss, Quantile, Risk, Squared
+from dladmm.losses.constant import TINY, Constants, constants_of, weights_of
 
 MOST_ROWS, MOST_FEATURES, MOST_ENTRIES = 5000, 4000, 8_000_000
 """Rows that a linear model is fitted to at most, and the features and entries of X beyond which there is none."""
@@ -28,8 +30,20 @@ STEPS, PENALTY = 60, 1e-3
 Pair = tuple[Tensor, Tensor]
 """Inputs (N, ...) and encoded targets (N, n_outputs)."""
 
-NO_BETTER = 0.005
-"""A network that is not so much better than another is no better."""
+NO_BETTER, LEAST_GAIN = 0.005, 0.001
+"""An accuracy or R^2 that is not so much above another's is no better, nor a loss that is not lower by this share."""
+
+CHANCE, MOST_CHANCE = 4.0, 0.1
+"""On N rows that were not learnt from, a gain may be chance: one number fitted to noise gains a log-likelihood ratio of
+2, which is an R^2 of 4/N and a log loss of 2/N, in one case of twenty. More than a tenth is never asked for."""
+
+
+OF_NORMAL = 3.56
+"""The mean of squares of normally distributed numbers over their geometric mean."""
+
+
+class NoBetterThanConstant(UserWarning):
+    """The network that training ended with answers no better than one that does not look at its inputs."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +52,83 @@ class Standing:
 
     Attributes
     ----------
-    measure : {"accuracy", "R^2"}
+    measure : {"accuracy", "R^2", "loss"}
+        "loss" where a row has several labels, and where the network does not predict the mean (quantiles, losses of
+        one's own); only there less is better.
     rows : str
         Which rows these are: "288 test rows", "1,437 training rows".
     network, constant : float
     linear : float or None
-        None where X is too large, sparse or not a table.
+        None where X is too large, sparse or not a table, and on rows that the network learnt from: a linear model may
+        know the others better.
+    loss, constant_loss : float or None
+        The mean loss, and that of the best constant outputs.
+    loss_scale : float or None
+        What differences of losses are compared with: the constant's, in a regression that of most rows, which a few
+        wild targets do not change.
+    n_rows : int
+    unseen : bool
+        Whether the network did not learn from these rows.
     """
 
     measure: str
     rows: str
     network: float
     constant: float
-    linear: float | None
+    linear: float | None = None
+    loss: float | None = None
+    constant_loss: float | None = None
+    loss_scale: float | None = None
+    n_rows: int = 0
+    unseen: bool = True
+
+    @property
+    def no_better(self) -> bool:
+        """Whether neither the figure nor the loss is better than those of a constant answer.
+
+        One of them is enough: where classes are rare an informative network has the accuracy of the most frequent one,
+        and an overconfident one a large loss.
+        """
+        if (self.measure == "accuracy" and self.constant >= 1) or self.constant_loss == 0:
+            return False  # a constant answer is right on all these rows
+        figure, loss = self._gains
+        return not (figure > self._figure_by_chance or loss > self._loss_by_chance)
+
+    @property
+    def _gains(self) -> tuple[float, float]:
+        """By how much accuracy or R^2 and loss are better than the constant's; minus infinity where not known."""
+        known = self.loss is not None and self.constant_loss is not None
+        loss = (self.constant_loss or 0.0) - (self.loss or 0.0) if known else -math.inf
+        return (-math.inf if self.measure == "loss" else self.network - self.constant), loss
+
+    @property
+    def _figure_by_chance(self) -> float:
+        """What a useless network may gain in accuracy (two standard errors) or R^2."""
+        if not self.unseen or not self.n_rows:
+            return NO_BETTER
+        if self.measure == "accuracy":
+            return max(NO_BETTER, 2 * math.sqrt(max(0.0, self.constant * (1 - self.constant)) / self.n_rows))
+        return max(NO_BETTER, min(CHANCE / self.n_rows, MOST_CHANCE))
+
+    @property
+    def _loss_by_chance(self) -> float:
+        """What a useless network may gain in its loss."""
+        size = abs((self.constant_loss if self.loss_scale is None else self.loss_scale) or 0.0)
+        if not self.unseen or not self.n_rows:
+            return LEAST_GAIN * size
+        if self.measure == "accuracy":
+            return max(LEAST_GAIN * size, min(CHANCE / 2 / self.n_rows, MOST_CHANCE * size))
+        return max(LEAST_GAIN, min(CHANCE / self.n_rows, MOST_CHANCE)) * size
 
     @property
     def warning(self) -> str | None:
         """In plain words that the network is no better than the constant or the linear model; None if it is."""
-        if not self.network > self.constant + NO_BETTER:
+        if self.no_better:
             return (
                 f"WARNING: on these rows the network is no better than {self._constant}. It has learnt nothing of use: "
                 "look at the target, the columns and the scale of the data, or at --loss and --mode."
             )
-        if self.linear is not None and self.network < self.linear - NO_BETTER:
+        if self.unseen and self.linear is not None and self.network < self.linear - NO_BETTER:
             return (
                 "WARNING: on these rows a linear model is better than the network. Train it longer, or take the "
                 "linear model."
@@ -68,85 +136,211 @@ class Standing:
         return None
 
     @property
-    def _constant(self) -> str:
+    def useless(self) -> str:
+        """The message of :class:`NoBetterThanConstant`."""
+        said = []
+        if self.measure != "loss" and math.isfinite(self.network):
+            said.append(f"{self.measure} {self.network:.4f}, {self._constant} {self.constant:.4f}")
+        if self.loss is not None and self.constant_loss is not None:
+            said.append(f"mean loss {self.loss:.4g}, that of the best constant {self.constant_loss:.4g}")
+        if max(self._gains) > 0:
+            said.append("a difference that says nothing on so many rows")
         return (
-            "always answering the most frequent class"
-            if self.measure == "accuracy"
-            else "always answering the mean"
+            f"the network is no better than a constant answer on {self.rows}: {'; '.join(said)}. Look at the targets "
+            "and the columns of X; then try more iterations (max_iter), another mode, a smaller penalty (regularizer), "
+            "fewer layers, or another random_state."
         )
+
+    @property
+    def _constant(self) -> str:
+        said = {"accuracy": "always answering the most frequent class", "R^2": "always answering the mean"}
+        return said.get(self.measure, "the best constant")
 
     def lines(self) -> list[str]:
         """The comparison in words, the warning last."""
-        linear = "not measured" if self.linear is None else f"{self.linear:.4f}"
-        said = (
-            f"{self.measure[:1].upper() + self.measure[1:]} on {self.rows}: {self.network:.4f}. "
-            f"Beside it: {self._constant} {self.constant:.4f}, a linear model {linear}."
-        )
+        beside = f"{self._constant} {self.constant:.4f}"
+        if self.linear is not None:
+            beside += f", a linear model {self.linear:.4f}"
+        elif self.unseen and self.measure != "loss":
+            beside += ", a linear model not measured"
+        said = f"{self.measure[:1].upper() + self.measure[1:]} on {self.rows}: {self.network:.4f}. Beside it: {beside}."
         return [said] if self.warning is None else [said, self.warning]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``metrics.json`` has them."""
-        return asdict(self) | {"warning": self.warning}
+        held = {name: _written(value) for name, value in asdict(self).items()}
+        return held | {"warning": self.warning}
+
+
+def _written(value: Any) -> Any:
+    """None in the place of numbers that JSON has not."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass
 class Evidence:
-    """What a result keeps to say how its network stands: its own figure, and a few rows to measure the others by.
+    """What a result keeps to say how its network stands, and a few rows to measure a linear model by.
 
-    ``network`` is its accuracy or R^2 on ``rows``. Of each split the first are inputs and encoded targets of some of
-    these rows, the second those that the others learn from; figures are means over the splits.
+    ``measured`` is the comparison without a linear model. Of each split the first are inputs and encoded targets of
+    some of its rows, the second those that the linear model learns from; its figure is the mean over the splits. There
+    are none where the rows were learnt from.
     """
 
     loss: Loss
-    network: float
-    rows: str
-    splits: Sequence[tuple[Pair, Pair]]
+    measured: Standing
+    splits: Sequence[tuple[Pair, Pair]] = ()
 
     @cached_property
     def standing(self) -> Standing:
-        """The comparison, made when it is first asked for."""
-        found = [
-            _standing(self.loss, self.network, *judged, self.rows, learnt) for judged, learnt in self.splits
-        ]
-        linear = [each.linear for each in found if each.linear is not None]
-        return replace(
-            found[0],
-            constant=fmean(each.constant for each in found),
-            linear=fmean(linear) if linear else None,
-        )
+        """The comparison with a linear model, which is fitted when it is first asked for."""
+        found = [_linear(self.loss, *judged, learnt) for judged, learnt in self.splits]
+        linear = [each for each in found if each is not None]
+        return replace(self.measured, linear=fmean(linear) if linear else None)
+
+
+@torch.no_grad()
+def compared(
+    loss: float | None,
+    figure: float | None,
+    learnt: Risk,
+    judged: Risk | None,
+    n_outputs: int,
+    kind: str,
+    *,
+    counts: Tensor | None = None,
+    comm: Communicator = ALONE,
+    unseen: bool = True,
+) -> Standing | None:
+    """A network's mean loss, and its accuracy or R^2, beside those of the constants learnt from ``learnt``.
+
+    ``judged`` are the rows that the network was measured on where they are others, ``kind`` what they are called, and
+    ``counts`` says how often samples of ``learnt`` count. None where there is nothing to compare.
+    """
+    constants = constants_of(learnt, n_outputs, counts, comm)
+    risk, counts = (learnt, counts) if judged is None else (judged, None)
+    # The mean is a prediction, not an output that a loss may transform
+    by_mean = replace(risk, loss=Squared())
+    mean = constants.mean.to(risk.target.dtype).repeat(len(risk.target), 1)
+    found, r2, counted = comm.at_once(
+        partial(_of_constants, risk, constants, counts, comm),
+        partial(r_squared, by_mean, mean, counts, comm),
+        replace(risk, comm=comm).n_labelled,
+    )
+    n_rows, measure = int(counted), measure_of(learnt.loss)
+    constant = {"accuracy": found.accuracy, "R^2": r2, "loss": found.loss}[measure]
+    network = loss if measure == "loss" else figure
+    if network is None and loss is not None and not math.isfinite(loss):
+        network = math.nan  # a run that failed before anything else was measured
+    if network is None or constant is None or n_rows == 0 or not math.isfinite(found.loss):
+        return None
+    return Standing(
+        measure,
+        f"{n_rows:,} {kind} rows",
+        float(network),
+        float(constant),
+        loss=loss,
+        constant_loss=found.loss,
+        loss_scale=found.loss if measure == "accuracy" else min(abs(found.loss), found.scale),
+        n_rows=n_rows,
+        unseen=unseen,
+    )
+
+
+def measure_of(loss: Loss) -> str:
+    """What networks trained by a loss are measured by."""
+    if loss.kind == "classification":
+        return "accuracy" if loss.one_answer_per_row else "loss"
+    return "loss" if loss.own or isinstance(loss, Quantile) else "R^2"
+
+
+@dataclass(frozen=True)
+class ConstantFigures:
+    """Mean loss of the best constant outputs and the size of most rows' losses, accuracy of the most frequent class."""
+
+    loss: float
+    scale: float
+    accuracy: float
+
+
+def _of_constants(
+    risk: Risk, constants: Constants, counts: Tensor | None, comm: Communicator
+) -> ConstantFigures:
+    """The figures of constant answers on the rows of a risk, of all ranks."""
+    target, loss = risk.target, risk.loss
+
+    def outputs(constant: Tensor) -> Tensor:
+        return constant.to(target.dtype).repeat(len(target), 1)
+
+    losses = loss.rows(outputs(constants.output), target).double()
+    weight = weights_of(risk, len(target), counts)
+    weight = losses.new_ones(losses.numel()) if weight is None or losses.ndim == 0 else weight
+    losses = losses.reshape(-1)
+    sizes = losses.abs().clamp_min(1e-12).log()
+    hits = torch.zeros_like(losses)
+    if loss.kind == "classification":
+        hits = loss.hits(outputs(constants.frequent), target).double()
+    sums = torch.stack([losses @ weight, sizes @ weight, hits @ weight, weight.sum()])
+    mean, size, hit, n = comm.total(sums)[0].tolist()
+    n = max(n, TINY)
+    return ConstantFigures(mean / n, OF_NORMAL * math.exp(size / n), hit / n)
 
 
 @torch.no_grad()
 def standing(
-    loss: Loss, output: Tensor, target: Tensor, x: Tensor, rows: str, learnt: Pair
+    loss: Loss, output: Tensor, target: Tensor, x: Tensor, rows: str, learnt: Pair, unseen: bool = True
 ) -> Standing | None:
     """How outputs (N, n_outputs) for rows x (N, ...) with encoded targets stand; None where that cannot be said.
 
     ``learnt`` are inputs and encoded targets of training rows, which the linear model and the constant answer learn
-    from. It is the caller who says in ``rows`` whether x is among them.
+    from; ``unseen`` says that x is not among them.
     """
-    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0 or not loss.one_answer_per_row:
+    if output.ndim != 2 or len(output) == 0 or len(learnt[0]) == 0:
         return None
-    if loss.kind == "classification":
-        network: float | None = _share(loss.decision(output) == loss.decision(target))
-    else:
-        network = r_squared(Risk(loss, target), output)
-    return None if network is None else _standing(loss, network, x, target, rows, learnt)
+    known, n_outputs = learnt[1], output.shape[1]
+    units = loss.units(known)
+    if units is not None:  # where the loss bends is a number of these units
+        known, target, output = units.apply(known), units.apply(target), units.outputs(output)
+    judged = Risk(loss, target)
+    value, accuracy = score(judged, output)
+    figure = accuracy if loss.kind == "classification" else r_squared(judged, output)
+    found = compared(value, figure, Risk(loss, known), judged, n_outputs, "", unseen=unseen)
+    if found is None:
+        return None
+    linear = _linear(loss, x, target, (learnt[0], known)) if unseen else None
+    return replace(found, rows=rows, linear=linear)
 
 
 @torch.no_grad()
-def _standing(loss: Loss, network: float, x: Tensor, target: Tensor, rows: str, learnt: Pair) -> Standing:
+def _linear(loss: Loss, x: Tensor, target: Tensor, learnt: Pair) -> float | None:
+    """Accuracy or R^2 of a linear model of the rows learnt, on the rows x."""
+    if measure_of(loss) == "loss":
+        return None
     known_x, known = (few(each, MOST_ROWS) for each in learnt)
     if loss.kind == "classification":
-        truth, seen = loss.decision(target), loss.decision(known)
-        common = torch.bincount(seen).argmax()
-        answered = _linear_classes(known_x, seen, x)
-        linear = None if answered is None else _share(answered == truth)
-        return Standing("accuracy", rows, network, _share(truth == common), linear)
-    predicted = Risk(Squared(), target)  # the answers are predictions, not outputs that a loss may transform
-    constant = r_squared(predicted, known.mean(0).expand_as(target)) or 0.0
+        answered = _linear_classes(known_x, loss.decision(known), x)
+        return None if answered is None else _share(answered == loss.decision(target))
     fitted = _linear_values(known_x, known, x)
-    return Standing("R^2", rows, network, constant, None if fitted is None else r_squared(predicted, fitted))
+    # The answers are predictions, not outputs that a loss may transform
+    return None if fitted is None else r_squared(Risk(Squared(), target), fitted)
+
+
+def score(
+    risk: Risk, output: Tensor, rows: Tensor | None = None, comm: Communicator = ALONE
+) -> tuple[float, float | None]:
+    """Mean loss, and accuracy where the loss is one of classification, over the rows that count."""
+    output = risk.flat(output)
+    counts = weights_of(risk, len(output), rows)
+    losses = risk.loss.rows(output, risk.target).double()
+    classifies = risk.loss.kind == "classification"
+    hits = torch.zeros_like(losses)
+    if classifies:
+        hits = risk.loss.hits(output, risk.target).double()
+    if counts is None:
+        sums = [losses.sum(), hits.sum(), losses.new_full((), losses.numel())]
+    else:
+        sums = [losses @ counts, hits @ counts, counts.sum()]
+    loss, hit, count = torch.stack(list(comm.total(*sums))).tolist()
+    return loss / count, hit / count if classifies else None
 
 
 def r_squared(
@@ -161,9 +355,8 @@ def r_squared(
     if risk.loss.kind == "classification" or target.shape != output.shape or not target.is_floating_point():
         return None
     target = target.double()
-    weight = target.new_ones(len(target), 1) if risk.weight is None else risk.weight.double()
-    if rows is not None:
-        weight = weight * rows.double().repeat_interleave(len(output) // max(1, len(rows)), dim=0)
+    known = weights_of(risk, len(output), rows)
+    weight = target.new_ones(len(target), 1) if known is None else known[:, None]
     sums = (weight * (target - output) ** 2).sum(0), (weight * target).sum(0), (weight * target**2).sum(0)
     errors, total, squares, n = comm.total(*sums, weight.sum())
     spread = squares - total**2 / n

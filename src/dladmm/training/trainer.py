@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from dladmm.base.errors import BatchError, InputError
 from dladmm.base.history import History, Status, rose, unbounded
+from dladmm.base.outside import outside
 from dladmm.callbacks import Callback
 from dladmm.compute.chunks import Source
 from dladmm.compute.communicator import ALONE, Communicator, Shards
@@ -45,6 +47,7 @@ from dladmm.training.diagnostics import (
 )
 from dladmm.training.passes import Passes
 from dladmm.training.result import Result, promise_of, warn_unless_covered
+from dladmm.training.standing import Evidence, NoBetterThanConstant
 from dladmm.training.z_steps import copied_z, moved_z
 
 
@@ -115,6 +118,9 @@ class Trainer:
                 f"too large for {self.state.u.dtype}; scale them or use dtype='float64'."
             )
         self._requested, self.restored_from = cast("Status | None", None), cast("int | None", None)
+        self.judge: Callable[[Trainer, bool], Evidence | None] | None = evidence_of
+        """How the network stands at the end; None for a run whose network nobody gets."""
+        self._told_useless = False
         self.engine.how = execution_of(options, self.method, self.engine, self.state)
         self._advance: Callable[[], Tensor | None] = self._move
         if self.engine.how.recorded and isinstance(self.method, Plain):
@@ -129,10 +135,20 @@ class Trainer:
         """Run until converged, diverged, non-finite, interrupted, stopped by a callback, or max_iter."""
         try:
             with threads_for(self.engine.largest_product(self.state, self._batches)):
-                return self._run()
+                result = self._run()
         except BaseException:
             self._tell("on_failure")
             raise
+        self._say_if_useless(result)
+        return result
+
+    def _say_if_useless(self, result: Result) -> None:
+        """Warn where the network is no better than a constant; once, in a run that goes on call by call."""
+        found = result.evidence
+        useless = found is not None and found.measured.no_better and result.status is not Status.INTERRUPTED
+        if found is not None and useless and not self._told_useless:
+            warnings.warn(found.measured.useless, NoBetterThanConstant, stacklevel=outside())
+        self._told_useless = useless
 
     def _run(self) -> Result:
         if self.options.mode == "convergent" and self.baseline is None:
@@ -155,7 +171,10 @@ class Trainer:
         certificate = certify_run(self, self._restored, status)
         if status.complete and not certificate.covered and rose(self.history, self.start):
             status = Status.DIVERGED
-        kept = self._module(self.state.params), self.state, evidence_of(self, self._restored)
+        evidence = None if self.judge is None else self.judge(self, self._restored)
+        if evidence is not None and evidence.measured.no_better:
+            status = status.of_no_use
+        kept = self._module(self.state.params), self.state, evidence
         result = Result(status, self.history, certificate, *kept)
         self._tell("on_train_end", result)
         return result
