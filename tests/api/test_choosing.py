@@ -11,6 +11,7 @@ from torch import nn
 import dladmm
 from dladmm import InputError
 from dladmm.api.choosing import CROSS_FITTED, table_mode, with_mode
+from dladmm.regularizers import get_regularizer
 
 
 def mode(preset="default", method=None, graph=False, **options):
@@ -52,10 +53,17 @@ def test_the_mode_of_train(options, expected):
         (100, 3, {"one_network": True}, "streaming"),
         (10_001, 2000, {"sparse_rows": True}, "streaming"),
         (10_000, 2000, {"sparse_rows": True}, CROSS_FITTED),
+        (1000, 3, {"max_memory": "100MB"}, CROSS_FITTED),
+        (1000, 3, {"max_memory": "10MB"}, "streaming"),
+        (100, 3, {"penalty": "l2"}, CROSS_FITTED),
+        (100, 3, {"penalty": "non_negative"}, CROSS_FITTED),
+        (100, 3, {"penalty": "l1"}, "streaming"),
+        (100, 3, {"penalty": {"name": "elastic_net", "l1": 0.1, "l2": 1.0}}, "streaming"),
     ],
 )
 def test_the_mode_of_tables(rows, columns, settings, expected):
-    assert table_mode(rows, columns, **settings) == expected
+    penalty = get_regularizer(settings.pop("penalty", None))
+    assert table_mode(rows, [columns, 100, 2], penalty, **settings) == expected
 
 
 RINGS = np.random.default_rng(0).normal(size=(60, 2))

@@ -111,7 +111,7 @@ REFUSED_ESTIMATORS: REFUSED = [
      InputError, "X has values so large that the network's outputs"),
     ("clf vf", lambda: classified(early_stopping=True, validation_fraction=1.5),
      InputError, "validation_fraction must be a number between 0 and 1, got"),
-    ("clf vf small", lambda: classified(early_stopping=True, validation_fraction=0.01),
+    ("clf vf small", lambda: classified(mode="streaming", early_stopping=True, validation_fraction=0.01),
      InputError, "validation_fraction=0.01 of 12 rows cannot be held back: The"),
     ("clf patience", lambda: classified(early_stopping=True, validation_fraction=0.3, n_iter_no_change=0),
      InputError, "n_iter_no_change must be a whole number >= 1, got"),

@@ -54,7 +54,7 @@ def test_passes_by_default(tmp_path):
     ("flags", "words"),
     [
         (("--rho", "1"), "rho"),
-        (("--max-memory", "1GB"), "max_memory"),
+        (("--max-memory", "1KB"), "max_memory is 0.001 MB"),
         (("--preset", "paper"), "preset"),
         (("--batch-size", "0"), "batch_size"),
         (("--max-iter", "0"), "max_iter"),

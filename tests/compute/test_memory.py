@@ -19,7 +19,9 @@ from torch import nn
 from command_line import in_this_process as dladmm
 from convergent import train, train_graph
 from dladmm import MLPClassifier, mlp
+from dladmm import train as dladmm_train
 from dladmm.api.arguments import fresh_parameters
+from dladmm.api.cross_fit import cross_fitted_peak
 from dladmm.base.errors import InputError
 from dladmm.baselines import train as train_baseline
 from dladmm.blocks import Term, Work, convolution
@@ -27,7 +29,8 @@ from dladmm.blocks.affine_rows import ChunkProducts
 from dladmm.compute import execution
 from dladmm.compute.chunks import concatenated, few, in_chunks, memmap_of
 from dladmm.engine import memory, memory_limit
-from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of
+from dladmm.engine.batches import default_batch_size
+from dladmm.engine.memory import FEWEST_ROWS, MARGIN, needs_of, streamed_peak
 from dladmm.engine.memory_limit import bytes_of, chunk, rows_within
 from dladmm.engine.options import make_options
 from dladmm.losses import Risk, get_loss
@@ -395,7 +398,7 @@ def test_estimators_pass_it_on():
     settings = {"max_iter": 3, "random_state": 0, "tol": 0}
     plain = MLPClassifier((30,), mode="accelerated", **settings).fit(x.numpy(), y.numpy())
     limit = int(1.05 * needs(mlp([20, 30, 4]), x, mode="accelerated", dtype="float64").least / MARGIN)
-    chunked = MLPClassifier((30,), max_memory=limit, **settings).fit(x.numpy(), y.numpy())
+    chunked = MLPClassifier((30,), mode="accelerated", max_memory=limit, **settings).fit(x.numpy(), y.numpy())
     for mine, theirs in zip(chunked.coefs_, plain.coefs_, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-10)
 
@@ -517,3 +520,52 @@ def test_parts_are_planned_with_in_float32_on_such_a_gpu(monkeypatch):
         assert not asked(device=cuda, dtype=torch.float64).in_parts
         assert not asked(device=torch.device("cpu")).in_parts
         assert not asked().in_parts
+
+
+STREAMED = [([20, 30, 7], 900), ([64, 100, 100, 10], 3000), ([300, 60, 9], 600), ([600, 300, 9], 3000)]
+
+
+@pytest.mark.parametrize(("widths", "n_rows"), STREAMED)
+def test_streaming_mode_keeps_a_limit_or_refuses_it(widths, n_rows):
+    """The estimate is that of the tensors within a quarter, and does not grow with rows that are not read at first."""
+    x, y = data(widths, n_rows)
+    _, peak = accounted(widths, x, y, mode="streaming", max_memory="1GB")
+    estimate = streamed_peak(widths, n_rows, default_batch_size(n_rows, convolutions=False), 4)
+    assert estimate == pytest.approx(peak, rel=0.25)
+    with pytest.raises(InputError, match=r"max_memory is .* needs about .* MB at least"):
+        dladmm_train(mlp(widths), x, y, max_iter=1, max_memory=int(0.9 * estimate))
+    kept = dladmm_train(mlp(widths), x, y, max_iter=1, max_memory=int(1.1 * estimate))
+    assert kept.certificate.streaming
+
+
+def test_a_limit_costs_streaming_mode_no_accuracy():
+    x, y = data([10, 30, 3], 4000)
+    y = (x[:, 0] + x[:, 1] > 3).long() + (x[:, 2] > 2).long()
+    free, limited = (dladmm_train(mlp([10, 30, 3]), x, y, max_memory=limit) for limit in (None, "20MB"))
+    assert free.history.n_iter == limited.history.n_iter
+    assert limited.standing.network > free.standing.network - 0.02
+
+
+def test_a_limit_needs_a_network_whose_needs_are_known():
+    x, y = data([10, 30, 3], 100)
+    network = nn.Sequential(nn.Linear(10, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    with pytest.raises(InputError, match="max_memory needs a network of linear layers"):
+        dladmm_train(network, x, y, max_memory="1GB")
+
+
+@pytest.mark.parametrize(
+    ("widths", "n_rows"), [([20, 100, 3], 900), ([10, 50, 2], 9000), ([400, 100, 2], 700)]
+)
+def test_cross_fitted_copies_keep_a_limit_or_make_way_for_one_network(widths, n_rows):
+    x, y = (each.numpy() for each in data(widths, n_rows))
+    recorder = Recorder()
+    with recorder:
+        MLPClassifier(widths[1:-1], max_iter=3, random_state=0).fit(x, y)
+    estimate = cross_fitted_peak(n_rows, widths)
+    assert 0.9 * recorder.peak < estimate < 2.2 * recorder.peak
+    fits, other = (
+        MLPClassifier(widths[1:-1], max_iter=1, random_state=0, max_memory=int(share * estimate)).fit(x, y)
+        for share in (1.1, 0.9)
+    )
+    assert fits.n_networks_ > other.n_networks_ == 1
+    assert other.certificate_.streaming

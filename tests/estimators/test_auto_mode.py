@@ -53,6 +53,8 @@ def no_warnings():
         ({"batch_size": 8, "max_iter": 3, "callbacks": [Callback()], "verbose": True}, 100, 3, CROSS_FITTED),
         ({"regularizer": "l2"}, 100, 3, CROSS_FITTED),
         ({"regularizer": None}, 100, 3, CROSS_FITTED),
+        ({"regularizer": "l1"}, 100, 3, "streaming"),
+        ({"max_memory": "10MB"}, 1000, 30, "streaming"),
         ({"regularizer": "l2"}, 50_000, 3, "streaming"),
         ({"early_stopping": True}, 100, 3, CROSS_FITTED),
         ({"early_stopping": True}, 50_000, 3, "streaming"),
@@ -66,12 +68,12 @@ def no_warnings():
 )
 def test_the_rule(settings, rows, features, expected):
     X = np.broadcast_to(np.zeros(1), (rows, features))
-    assert mode_of(MLPClassifier(**settings), X) == expected
+    assert mode_of(MLPClassifier(**settings), X, 2) == expected
 
 
 def test_sparse_rows():
-    assert mode_of(MLPClassifier(), sparse.csr_array((100, 3))) == CROSS_FITTED
-    assert mode_of(MLPClassifier(), sparse.csr_array((40_000, 1000))) == "streaming"
+    assert mode_of(MLPClassifier(), sparse.csr_array((100, 3)), 2) == CROSS_FITTED
+    assert mode_of(MLPClassifier(), sparse.csr_array((40_000, 1000)), 2) == "streaming"
 
 
 def test_settings_are_checked_as_in_other_modes():

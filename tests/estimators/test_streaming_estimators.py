@@ -107,7 +107,7 @@ def test_batch_size_belongs_to_the_mode(digits):
     A, _, a, _ = digits
     with pytest.raises(InputError, match="batch_size is a setting of mode='streaming'"):
         MLPClassifier(mode="accelerated", batch_size=5).fit(A, a)
-    for setting in ({"rho": 1.0}, {"max_memory": "1GB"}, {"w_solver": "quadratic"}):
+    for setting in ({"rho": 1.0}, {"max_memory": "1MB"}, {"w_solver": "quadratic"}):
         with pytest.raises(InputError, match=next(iter(setting))):
             MLPClassifier(**STREAM, **setting).fit(A, a)
 

@@ -5,20 +5,25 @@
     3. tables that an estimator or the command line makes the network for                        cross-fitted copies
     4. everything else                                                                           streaming
 
-The copies are trained by streaming mode too. One network is trained in their place where there are 50,000 rows or more,
-sparse rows that would be large as dense ones, more than 2,000 columns, units that jump, sets of weights, several ranks,
-or a warm start. Whatever else is asked for (early stopping, penalties, constraints, limits of memory)
-is a feature of the method and changes nothing here. Settings that streaming mode does not have (rho, nu, damping,
-w_solver, a_solver, ...) belong to more than one other mode: they are refused, with a message that names those modes,
-unless ``mode`` says which. docs/defaults.md has the tables that chose the numbers.
+The copies are trained by streaming mode too. One network is trained in their place where there are 50,000 rows or
+more, sparse rows that would be large as dense ones, more than 2,000 columns, a penalty with kinks (copies end before
+its zeros come), or copies would break ``max_memory``; and with units that jump, sets of weights, several ranks or a
+warm start. Early stopping, other penalties and constraints change nothing. Settings that streaming mode does not have
+(rho, nu, damping, w_solver, a_solver, ...) belong to more than one other mode: they are refused, with a message that
+names those modes, unless ``mode`` says which. docs/defaults.md has the tables that chose the numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from dladmm.api.cross_fit import cross_fitted_peak
 from dladmm.engine.batches import MANY_ROWS
+from dladmm.engine.memory import MARGIN
+from dladmm.engine.memory_limit import bytes_of
 from dladmm.engine.options import TrainOptions
+from dladmm.regularizers import Regularizer
 
 CROSS_FITTED = "cross-fitted"
 """Streaming mode with cross-fitted copies (:mod:`dladmm.api.cross_fit`)."""
@@ -33,13 +38,25 @@ OF_THE_PAPER = ("start", "rho_rule")
 """Options that name the paper's algorithm by themselves."""
 
 
-def table_mode(n_rows: int, n_features: int, *, sparse_rows: bool = False, one_network: bool = False) -> str:
-    """What "auto" stands for on a table: CROSS_FITTED or "streaming".
+def table_mode(
+    n_rows: int,
+    widths: Sequence[int],
+    penalty: Regularizer,
+    *,
+    max_memory: int | str | None = None,
+    sparse_rows: bool = False,
+    one_network: bool = False,
+) -> str:
+    """What "auto" stands for on a table, for a network of these ``widths``: CROSS_FITTED or "streaming".
 
     ``one_network``: something was asked for that copies of a network cannot have.
     """
-    large = n_rows >= MANY_ROWS or (sparse_rows and n_rows * n_features > DENSE_ENTRIES)
-    return "streaming" if one_network or large or n_features > MOST_FEATURES else CROSS_FITTED
+    large = n_rows >= MANY_ROWS or (sparse_rows and n_rows * widths[0] > DENSE_ENTRIES)
+    kinks = penalty.quadratic is None and not penalty.is_constraint
+    if one_network or large or kinks or widths[0] > MOST_FEATURES:
+        return "streaming"
+    fits = max_memory is None or cross_fitted_peak(n_rows, widths) <= MARGIN * bytes_of(max_memory)
+    return CROSS_FITTED if fits else "streaming"
 
 
 def with_mode(options: dict[str, Any], *, preset: str, method: Any, graph: bool = False) -> dict[str, Any]:

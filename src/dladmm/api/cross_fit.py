@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from dladmm.network.monotone import constrain
 from dladmm.network.soft_clip import SoftClip
 from dladmm.network.table_inputs import TableInputs
 from dladmm.regularizers import Regularizer
+from dladmm.solvers.metric import THIN_FROM
 from dladmm.training.checks import check_several_classes
 from dladmm.training.result import Result
 from dladmm.training.standing import MOST_ROWS, Evidence, Standing, compared
@@ -198,6 +200,17 @@ def _evidence(loss: Loss, measured: Standing, x: Tensor, target: Tensor, folds: 
     splits = [((x[part], target[part]), (x[~part], target[~part])) for part in parts if bool(part.any())]
     whole = len(splits) == COPIES and loss.one_answer_per_row
     return Evidence(loss, replace(measured, rows=said), splits if whole else ())
+
+
+def cross_fitted_peak(n_rows: int, widths: Sequence[int]) -> int:
+    """The most bytes that a run takes above X and y, and at most twice as many: in float32, two columns a feature."""
+    copies, hidden, n_in = copies_for(n_rows), widths[1:-1], 2 * widths[0]
+    judged = min(n_rows, JUDGED_ROWS) * copies * (2 * sum(hidden) + widths[-1])
+    parameters = copies * (n_in * widths[1] + sum(a * b for a, b in pairwise(widths[1:])))
+    grams = n_in**2 // (4 if n_in >= THIN_FROM else 1) + copies * sum(n * n for n in hidden)
+    merged_network = copies**2 * sum(a * b for a, b in pairwise(hidden))
+    rows = n_rows * (7 * n_in + 2 * (widths[-1] + copies))
+    return 4 * (rows + 4 * judged + 6 * (parameters + grams) + 2 * merged_network)
 
 
 def copies_for(n_rows: int) -> int:

@@ -33,8 +33,8 @@ from dladmm.callbacks import Callback
 from dladmm.compute.communicator import ALONE, Communicator
 from dladmm.engine.ahead import make_kernels_ahead
 from dladmm.engine.batches import Batch
-from dladmm.engine.memory import needs_of
-from dladmm.engine.memory_limit import bytes_of, chunk
+from dladmm.engine.memory import known_widths, needs_of, streamed_peak
+from dladmm.engine.memory_limit import bytes_of, check_streamed, chunk
 from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
 from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.losses import (
@@ -133,7 +133,7 @@ def sample_trainer(
     if streams:
         X, y, sample_weight = unwrapped(X, y, sample_weight)
         (X, inputs), (y, targets) = packed(X, "X"), packed(y, "y")
-        source = opened(X, y, sample_weight, options.get("batch_size"), random_state, torch_device)
+        source = opened(X, y, sample_weight, options, random_state, torch_device)
         if source is not None and target_mask is not None:
             raise InputError("target_mask goes with arrays X and y in memory; it cannot be streamed.")
         options = check_passes(source, options)
@@ -181,7 +181,14 @@ def sample_trainer(
         make_kernels_ahead(chain, the_loss, len(X), params, chosen, torch_device)
 
     at_once = None
-    if chosen.max_memory is not None:
+    if chosen.max_memory is not None and first is not None:
+        widths = None if is_whole(chain) else known_widths(chain)
+        sizes = [len(x) for x, _, _ in first.batches]
+        n_held, gpu = 0 if held is None else len(held[0]), torch_device.type == "cuda"
+        known = None if widths is None else (widths, sum(sizes), max(sizes), torch_dtype.itemsize)
+        peak = None if known is None else streamed_peak(*known, n_validation=n_held, on_gpu=gpu)
+        check_streamed(peak, bytes_of(chosen.max_memory))
+    elif chosen.max_memory is not None:
         needs = needs_of(
             chain,
             X,

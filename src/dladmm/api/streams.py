@@ -44,9 +44,10 @@ class Stream:
 
 
 def opened(
-    X: Any, y: Any, sample_weight: Any, batch_size: int | None, seed: int, device: torch.device
+    X: Any, y: Any, sample_weight: Any, options: dict[str, Any], seed: int, device: torch.device
 ) -> Source | None:
-    """The source of data that are not whole in memory; None for arrays."""
+    """The source of data that are not whole in memory, or are not to be copied (``max_memory``); None for arrays."""
+    batch_size = options.get("batch_size")
     if is_stream(X):
         if y is not None:
             raise InputError("the batches of a stream bring their targets, (x, y): leave y out.")
@@ -59,7 +60,7 @@ def opened(
         raise InputError("y is missing: give targets beside the rows X, or a stream of batches (x, y).")
     if sparse.issparse(X):
         return RowSource(X, to_array(y, "y"), sample_weight, batch_size, seed)
-    if memmap_of(X) is not None or _too_large(X, device):
+    if options.get("max_memory") is not None or memmap_of(X) is not None or _too_large(X, device):
         return RowSource(to_array(X, "X"), to_array(y, "y"), sample_weight, batch_size, seed)
     return None
 

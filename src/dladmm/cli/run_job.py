@@ -20,8 +20,9 @@ from torch import Tensor
 from dladmm.activations import get_activation
 from dladmm.api.arguments import best_dtype, fresh_parameters
 from dladmm.api.choosing import CROSS_FITTED, table_mode, with_mode
-from dladmm.api.cross_fit import copies_for, fit_cross_fitted
+from dladmm.api.cross_fit import copies_for, cross_fitted_peak, fit_cross_fitted
 from dladmm.api.given import RowChecks
+from dladmm.api.stream_batches import FIRST_ROWS
 from dladmm.api.train import train
 from dladmm.base.errors import InputError
 from dladmm.callbacks import Callback
@@ -29,10 +30,11 @@ from dladmm.cli.measures import of_test_rows
 from dladmm.cli.run_config import BY_MODE, RunConfig, check_memory
 from dladmm.cli.run_data import TableData, load_own_rows
 from dladmm.compute.communicator import Communicator
+from dladmm.engine.batches import default_batch_size
 from dladmm.engine.certificate_text import guarantee
-from dladmm.engine.memory import needs_of
+from dladmm.engine.memory import known_widths, needs_of, streamed_peak
 from dladmm.engine.memory_limit import bytes_of, chunk
-from dladmm.engine.options import make_options
+from dladmm.engine.options import STREAMING, make_options
 from dladmm.losses import get_loss
 from dladmm.network.chain import Chain, mlp
 from dladmm.tables.content import printable
@@ -126,8 +128,17 @@ def mode_words(config: RunConfig, asked: str, n_rows: int) -> str:
 
 
 def peak_bytes(config: RunConfig, chain: Chain, data: TableData) -> int:
-    """Peak memory of the run's tensors, in bytes."""
-    options = make_options(**config.options())
+    """Peak memory of the run's tensors, in bytes; of streaming mode above rows that it reads where they lie."""
+    options, widths, n_rows = make_options(**config.options()), known_widths(chain), len(data.x_train)
+    if widths is not None and config.mode == CROSS_FITTED:
+        return cross_fitted_peak(n_rows, widths)
+    if widths is not None and options.mode == "streaming":
+        size = check_dtype("float32" if config.dtype == "auto" else config.dtype).itemsize
+        batch = options.batch_size or default_batch_size(n_rows, convolutions=False, jumps=chain.has_jumps)
+        gpu = check_device(config.device).type == "cuda"
+        first = min(n_rows, FIRST_ROWS)
+        peak = streamed_peak(widths, first, batch, size, n_validation=len(data.x_test), on_gpu=gpu)
+        return peak if options.max_memory is not None else peak + size * n_rows * (widths[0] + widths[-1])
     needs = needs_of(
         chain,
         data.x_train,
@@ -146,7 +157,8 @@ def prepared_table(config: RunConfig, found: RunConfig, comm: Communicator) -> T
     """Load the rows, from the paths of ``found``, and decide what is "auto" in ``config``."""
     data = load_own_rows(found, comm)
     n_rows = sum(int(text) for text in comm.texts(str(len(data.x_train))))
-    mode = config.mode if config.mode != "auto" else _mode(config, n_rows, data.x_train.shape[1], comm)
+    widths = [data.x_train.shape[1], *config.widths, data.n_outputs]
+    mode = config.mode if config.mode != "auto" else _mode(config, n_rows, widths, comm)
     if mode == CROSS_FITTED and not comm.alone:
         raise InputError(f"--mode {CROSS_FITTED} runs in one process; leave torchrun or --mode out.")
     dtype, device = config.dtype, check_device(config.device)
@@ -162,11 +174,14 @@ def prepared_table(config: RunConfig, found: RunConfig, comm: Communicator) -> T
     return job
 
 
-def _mode(config: RunConfig, n_rows: int, n_features: int, comm: Communicator) -> str:
+def _mode(config: RunConfig, n_rows: int, widths: list[int], comm: Communicator) -> str:
     named = str(with_mode({}, preset=config.preset, method=None)["mode"])
     jumps = get_activation(config.activation).n_levels > 0
     one_network = config.weights is not None or jumps or not comm.alone
-    return table_mode(n_rows, n_features, one_network=one_network) if named == "streaming" else named
+    if named != "streaming":
+        return named
+    penalty = STREAMING.penalty(config.penalty())
+    return table_mode(n_rows, widths, penalty, max_memory=config.max_memory, one_network=one_network)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ Counted is what the run makes, above X and y as they were given. Of N rows it ho
 variable and its prediction (accelerated mode: those of the trial, where the variables of the accepted point lie), u and
 the targets. Beside them there are matrices with the size of the parameters, Gram matrices in float64, and what an
 update works with: buffers and temporaries of as many rows as are worked on at once. Only the last shrink when
-``max_memory`` asks for it. docs/memory.md has the formula in words.
+``max_memory`` asks for it. Streaming mode holds no variables of all rows (:func:`streamed_peak`). docs/memory.md has
+the formulas in words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,8 +25,10 @@ from dladmm.blocks.affine_rows import gram_pays
 from dladmm.compute.execution import CACHED, WHOLE
 from dladmm.compute.product_kernels import DEEP, has_products
 from dladmm.compute.products import worth_a_kernel
+from dladmm.engine.batches import MONITOR_ROWS
 from dladmm.network.chain import Chain
 from dladmm.regularizers import NoPenalty, Regularizer
+from dladmm.solvers.metric import THIN_FROM
 
 if TYPE_CHECKING:
     from dladmm.engine.options import TrainOptions
@@ -298,3 +303,33 @@ def needs_of(
     parts = device is not None and at == "cuda" and dtype == torch.float32 and has_products(device)
     given = chain, n_rows, options, penalty, dtype, n_validation, counts, copied, stored
     return Needs(*given, on_gpu=at == "cuda", in_parts=parts)
+
+
+def known_widths(chain: Chain) -> list[int] | None:
+    """The inputs, the widths of the linear layers, in order; None for a network of other layers."""
+    if chain.blocks[0].kind != "dense" or any(block.kind not in ("dense", "entrywise") for block in chain):
+        return None
+    affine = [cast(Affine, block) for block in chain if block.kind == "dense"]
+    return [affine[0].n_in, *(block.n_out for block in affine)]
+
+
+def streamed_peak(
+    widths: Sequence[int],
+    n_first: int,
+    n_batch: int,
+    size: int,
+    *,
+    n_validation: int = 0,
+    on_gpu: bool = False,
+) -> int:
+    """The most bytes that streaming mode takes above rows that it reads where they lie, for numbers of ``size`` bytes.
+
+    ``n_first`` rows are read to scale the inputs, of which the monitor sample of the history keeps its variables.
+    """
+    n_in, links = widths[0], 2 * sum(widths[1:-1]) + widths[-1]
+    monitor = min(n_first, MONITOR_ROWS)
+    thin = [n for n in widths[:-1] if n >= THIN_FROM and not on_gpu]
+    grams = sum(n * n for n in widths[:-1]) - sum(3 * n * n // 4 for n in thin)
+    parameters = sum((a + 1) * b for a, b in pairwise(widths))
+    entries = 4 * n_first * n_in // 3 + 2 * monitor * links + 5 * monitor * n_in // 4 + parameters + 3 * grams
+    return size * (entries + n_batch * (n_in + links) + n_validation * n_in)

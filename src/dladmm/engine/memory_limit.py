@@ -31,12 +31,26 @@ def bytes_of(limit: int | str) -> int:
     raise InputError(f"max_memory must be a number of bytes above 0 or text as '2GB', got {shown(limit)}.")
 
 
+UNKNOWN = "max_memory needs a network of linear layers and known activations only."
+
+
+def check_streamed(peak: int | None, limit: int) -> None:
+    """Raise if a run of streaming mode, which reads its rows where they lie, would take more than ``limit`` bytes."""
+    if peak is None:
+        raise InputError(UNKNOWN)
+    if peak > MARGIN * limit:
+        raise InputError(
+            f"max_memory is {limit / 1e6:,.4g} MB, but this run needs about {peak / MARGIN / 1e6:,.4g} MB at least: "
+            "parameters, Gram matrices, a batch and the first rows. Allow more, or take a narrower network or a smaller batch_size."
+        )
+
+
 def chunk(needs: Needs, limit: int, X: Any, method: Any = None) -> int | None:
     """How many rows to work on at once within ``limit`` bytes; None where all fit, and X is in memory."""
     if method is not None:
         raise InputError("max_memory is a setting of dlADMM; leave it out beside method.")
     if not needs.known or needs.chain.blocks[0].kind != "dense":
-        raise InputError("max_memory needs a network of linear layers and known activations only.")
+        raise InputError(UNKNOWN)
     mapped = memmap_of(X) is not None
     if needs.n_rows == 0:  # the check of X says what is wrong
         return None

@@ -187,11 +187,6 @@ class TrainOptions:
                 "rho and nu weigh the constraints of mode='convergent', the paper's algorithm, and of "
                 "mode='accelerated': name the mode, or leave them out. mode='streaming', the default, sets rho itself."
             )
-        if self.max_memory is not None:
-            raise InputError(
-                "mode='streaming' holds one batch at a time: leave max_memory out, and give a memmap or a generator of "
-                "batches where X does not fit into memory."
-            )
         if self.compile is True:
             raise InputError("mode='streaming', the default, records its launches itself: leave compile out.")
         defaults = SubproblemOptions()

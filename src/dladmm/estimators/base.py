@@ -124,7 +124,7 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.__dict__.pop("_online", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, y, weight = rows_that_count(X, y, sample_weight)
-        mode = self._mode_for(X) if self.mode == "auto" else str(self.mode)
+        mode = self._mode_for(X, n_outputs) if self.mode == "auto" else str(self.mode)
         if mode == CROSS_FITTED:
             return self._fit_copies(dense(X), y, n_outputs, loss, seed, weight)
         X = X if mode == "streaming" else dense(X)
@@ -206,9 +206,9 @@ class MLPBase(Named, Curves, Saved, Incremental, Tabular, Monotone, BaseEstimato
         self.n_iter_ = found.passes
         return self
 
-    def _mode_for(self, X: Any) -> str:
+    def _mode_for(self, X: Any, n_outputs: int) -> str:
         """What ``mode="auto"`` stands for."""
-        return mode_of(self, X)
+        return mode_of(self, X, n_outputs)
 
     def _continues(self) -> bool:
         """Whether ``fit`` continues with the fitted network and its inputs."""

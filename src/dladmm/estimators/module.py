@@ -58,7 +58,7 @@ class FromFactory:
             raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
         return made
 
-    def _mode_for(self, X: Any) -> str:
+    def _mode_for(self, X: Any, n_outputs: int) -> str:
         """As in :func:`dladmm.train`: one network is trained as it is."""
         return "streaming"
 
