@@ -16,8 +16,8 @@ error. Exit codes: 0 done, 1 the run failed (diverged, not finite, a check that 
 result, of data without a signal the right one: its status says so, with a warning, and the exit code is 0. `dladmm --debug COMMAND` shows the traceback of an error.
 
 **What a run decides by itself, and says.** The mode is that of the estimators (docs/defaults.md): cross-fitted copies
-on tables, streaming mode from 50,000 rows on, accelerated mode else and on graphs; `--mode convergent` is the paper's
-algorithm. Inputs are scaled inside, and so are the targets of a regression, whatever the loss: Huber's bend is in
+on tables, one network in streaming mode where copies cannot be, accelerated mode on graphs; `--mode convergent` is the
+paper's algorithm, and `--rho` and `--nu` are its settings. Inputs are scaled inside, and so are the targets of a regression, whatever the loss: Huber's bend is in
 units of the scaled residual. A target of words, or of at most 20 different whole numbers (or 0, 1, 2, ... without a
 gap, ten rows each), is classified; numbers with a fraction, or more different ones, are regression; `--task`
 overrides.

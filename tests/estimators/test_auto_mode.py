@@ -200,6 +200,39 @@ def test_other_losses_of_classes(loss):
     assert np.allclose(clf.predict_proba(X).sum(1), 1)
 
 
+def test_every_copy_has_the_penalty():
+    """A stronger one gives smaller weights; a constraint holds; one with kinks leaves zeros, in one network."""
+    X, y = load_breast_cancer(return_X_y=True)
+    sizes, settings = [], {"hidden_layer_sizes": (20,), "random_state": 0}
+    for strength in (0.0, 10.0, 100.0):
+        clf = MLPClassifier(regularizer={"name": "l2", "strength": strength}, **settings).fit(X, y)
+        sizes.append(sum(float(np.square(c).sum()) for c in clf.coefs_))
+        assert clf.n_networks_ == COPIES_OF_SMALL
+        assert clf.score(X, y) > 0.93
+        assert clf.loss_ < 0.3  # the penalty is no part of it
+    assert sizes[2] < 0.5 * sizes[1] < 0.5 * sizes[0]
+    kept = MLPClassifier(regularizer="non_negative", **settings).fit(X, y)
+    assert kept.n_networks_ == COPIES_OF_SMALL
+    assert min(c.min() for c in kept.coefs_) >= 0
+    thin = MLPClassifier(regularizer={"name": "l1", "strength": 10.0}, **settings).fit(X, y)
+    assert thin.n_networks_ == 1
+    assert (thin.coefs_[0] == 0).mean() > 0.9
+    assert thin.score(X, y) > 0.95
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 11])
+def test_from_one_row_on(rows):
+    X, y = waves(rows)
+    found = MLPRegressor((5,), random_state=0).fit(X, y)
+    assert found.n_networks_ == COPIES_OF_SMALL
+    assert np.isfinite(found.predict(X)).all()
+    if rows > 1:
+        A, b = blobs(rows + 100, 2)
+        clf = MLPClassifier((5,), random_state=0).fit(A[:rows], b[:rows])
+        assert clf.n_networks_ == COPIES_OF_SMALL
+        assert clf.score(A[rows:], b[rows:]) > 0.6
+
+
 # Tables of every sort ----------------------------------------------------------------------------------------------
 
 

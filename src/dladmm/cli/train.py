@@ -74,7 +74,7 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64 (by the mode and the number of rows).")]
 MaxMemory = Annotated[
     str | None,
-    typer.Option(help="What the run may take above the data, as 2GB: rows are worked on in chunks."),
+    typer.Option(help="What the run may take above the data, as 2GB: kept, or refused before it begins."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the run (a new one under runs/).")]
 Resume = Annotated[Path | None, typer.Option(help="Folder of an earlier run to continue.")]
