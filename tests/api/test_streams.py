@@ -243,7 +243,6 @@ def test_a_function_must_return_a_new_iterable(rows):
 
 
 REFUSED = {
-    "max_memory": {"max_memory": "1GB"},
     "compile": {"compile": True},
     "rho": {"rho": 1.0},
     "nu": {"nu": 1.0},
