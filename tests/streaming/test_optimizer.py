@@ -519,6 +519,15 @@ def test_outputs_of_every_make():
 # Loops of one's own -------------------------------------------------------------------------------------------
 
 
+def test_recordings_need_steps_before(monkeypatch):
+    module = mlp(6, 8, 3)
+    optimizer = StreamingADMM(module)
+    F.cross_entropy(module(rows()[0]), rows()[1]).backward()
+    monkeypatch.setattr("dladmm.streaming.optimizer.recording", lambda: True)
+    with pytest.raises(RuntimeError, match="take the first eight steps without recording"):
+        optimizer.step()
+
+
 def test_schedulers_closures_and_weight_decay():
     module = mlp(6, 8, 3)
     optimizer = StreamingADMM(module, weight_decay=0.1)

@@ -406,6 +406,30 @@ def test_hidden_states_among_the_outputs_are_not_the_last():
     assert outputs == {id(h.weight): {0}, id(g.weight): {2}, id(f.weight): set()}
 
 
+def test_maps_without_a_use_stand_before_the_outputs_too():
+    f, head = nn.Linear(4, 4), nn.Linear(4, 3)
+    x, adjacency = R(6, 4), R(6, 6).relu().to_sparse_csr()
+    frozen = nn.Linear(4, 3).requires_grad_(False)
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    image = nn.Conv2d(4, 3, 1).requires_grad_(False)
+    for after, last in (
+        (lambda h: h.relu(), True),
+        (lambda h: adjacency @ h, True),  # no weight
+        (lambda h: torch.softmax(h @ h.T, 1), False),  # of pairs
+        (normed, False),
+        (frozen, False),
+        (lambda h: h + h @ frozen.weight.T @ frozen.weight, True),
+        (lambda h: image(h.view(6, 4, 1, 1)), False),
+        (head, False),
+    ):
+        uses, _ = uses_of([after(f(x))], {id(p): p for m in (f, frozen, image) for p in m.parameters()})
+        assert [use.last for use in uses if use.weight is f.weight] == [last]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = frozen.float()(f.float()(x.float()))
+    (use,) = uses_of([out], {id(p): p for m in (f, frozen) for p in m.parameters()})[0]
+    assert not use.last
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_views_know_every_place(seed):
     """Random chains of views, beside a tensor of places."""

@@ -134,9 +134,9 @@ class Exact:
 class Sketch:
     r"""The metric of maps with more inputs than outputs: ``Y = C Omega`` with k columns of random signs, and the trace.
 
-    :math:`C \approx Y (\Omega^\top Y)^{-1} Y^\top = \bar\lambda\, U \Lambda U^\top` (Nystrom), and the symmetric root of
-    P is :math:`S = c (I - Q Q^\top)` with :math:`c^2 = (1 + d) / d` and :math:`Q = U (1 - \sqrt{d / (\Lambda + d)})^{1/2}`.
-    The last column of the moment is the diagonal of C.
+    :math:`C \approx Y (\Omega^\top Y)^{-1} Y^\top = \bar\lambda\, U \Lambda U^\top` (Nystrom), and the symmetric
+    root of P is :math:`S = c (I - Q Q^\top)` with :math:`c^2 = (1 + d) / d` and :math:`Q = U (1 - \sqrt{d / (\Lambda +
+    d)})^{1/2}`. The last column of the moment is the diagonal of C.
     """
 
     def __init__(self, n_in: int, n_out: int) -> None:

@@ -50,7 +50,7 @@ class Use:
 
     ``inputs(most_rows)`` are the rows A (groups, rows, inputs), evenly spaced ones where there are more: of the groups
     from ``first`` on, or, where that is -1, of all groups together.
-    ``outputs`` are the positions of those outputs of the forward pass that no other use stands before. A ``table`` is
+    ``outputs`` are the positions of those outputs of the forward pass that no other map stands before. A ``table`` is
     read by index: its inputs are unit vectors, and ``inputs`` must not be called.
     """
 
@@ -92,9 +92,10 @@ def uses_of(outputs: Iterable[Tensor], weights: Mapping[int, Tensor]) -> tuple[l
                 found[node] = uses
         elif name in OPAQUE:
             names.add(name)
+    frozen = {tuple(sorted(w.shape)) for w in weights.values() if not w.requires_grad and w.ndim > 1}
     behind: dict[Any, set[int]] = {}
     for i, root in tops.items():
-        for node in _nodes_from([root], found):
+        for node in _nodes_from([root], lambda node: node in found or _is_map(node, frozen)):
             if node in found:
                 behind.setdefault(node, set()).add(i)
     return [
@@ -104,8 +105,8 @@ def uses_of(outputs: Iterable[Tensor], weights: Mapping[int, Tensor]) -> tuple[l
     ], names
 
 
-def _nodes_from(start: Iterable[Any], ends: Mapping[Any, Any] | None = None) -> Iterator[Any]:
-    """All nodes that gradients come to from these on; not beyond those in ``ends``."""
+def _nodes_from(start: Iterable[Any], is_end: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+    """All nodes that gradients come to from these on; not beyond those that are ends."""
     seen: set[Any] = set()
     stack = list(start)[::-1]
     while stack:
@@ -114,8 +115,29 @@ def _nodes_from(start: Iterable[Any], ends: Mapping[Any, Any] | None = None) -> 
             continue
         seen.add(node)
         yield node
-        if ends is None or node not in ends:
+        if is_end is None or not is_end(node):
             stack += [parent for parent, _ in node.next_functions]
+
+
+def _is_map(node: Any, frozen: set[Axes]) -> bool:
+    """Whether a product has a weight that is not trained, or one made of several, so that it has no use."""
+    if node.name() not in MAPS:
+        return False
+    first, *names = MAPS[node.name()]
+    if all(parent is not None for parent, _ in node.next_functions[first : first + 2]):
+        return True
+    shapes = (getattr(node, f"_saved_{name}_sym_sizes", None) for name in names)
+    shapes = (node._saved_weight.shape if names[1] == "weight" else shape for shape in shapes)
+    return any(shape is not None and tuple(sorted(shape)) in frozen for shape in shapes)
+
+
+MAPS: dict[str, tuple[Any, ...]] = {
+    "MmBackward0": (0, "self", "mat2"),
+    "AddmmBackward0": (1, "mat1", "mat2"),
+    "LinearBackward0": (0, "input", "weight"),
+    "ConvolutionBackward0": (0, "input", "weight"),
+}
+"""Products that mostly have a weight: the first of two operands among the parents, and their names."""
 
 
 # Which entry of a weight stands where -------------------------------------------------------------------------------
