@@ -297,3 +297,48 @@ def test_ignored_targets_do_not_count(digits):
     rows = [(image[i : i + 64], label[i : i + 64]) for i in range(0, len(x), 64)]
     result = train(Pixels(), rows, loss=loss, mode="streaming", max_iter=3)
     assert result.history["train_accuracy"][-1] > 0.85
+
+
+def test_a_compiled_module_is_trained_in_place(digits):
+    x, y, x_test, y_test = digits
+    module = Residual(depth=1)
+    compiled = torch.compile(module, backend="eager")
+    train(compiled, x, y, mode="streaming", max_iter=4)
+    module.eval()
+    with torch.no_grad():
+        accuracy = (module(torch.from_numpy(x_test).float()).argmax(1).numpy() == y_test).mean()
+    assert accuracy > 0.93
+
+
+def test_an_estimator_learns_from_rows_that_come_call_by_call(digits):
+    from dladmm import ModuleClassifier
+
+    x, y, x_test, y_test = digits
+    torch.manual_seed(0)
+    estimator = ModuleClassifier(lambda n_in, n_out: Residual(depth=1), mode="streaming", random_state=0)
+    for start in range(0, 4 * len(x), 256):
+        rows = np.arange(start, start + 256) % len(x)
+        estimator.partial_fit(x[rows], y[rows], classes=np.arange(10))
+    assert estimator.score(x_test, y_test) > 0.9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["residual", "batch norm", "attention", "tied"])
+def test_recorded_launches_make_the_same_steps(name, digits, monkeypatch):
+    x, y, x_test, y_test = digits
+    runs = []
+    for recorded in (True, False):
+        if not recorded:
+            monkeypatch.setattr(ModuleSweep, "_recordable", lambda *_: False)
+        torch.manual_seed(0)
+        module = NETWORKS[name]()
+        for part in module.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        settings = {"max_iter": 6, "batch_size": 32, "device": "cuda", "validation": (x_test, y_test)}
+        runs.append(train(module, x, y, mode="streaming", **settings))
+    accuracies = [run.history["val_accuracy"][-1] for run in runs]
+    assert min(accuracies) > 0.9
+    assert abs(accuracies[0] - accuracies[1]) < 0.02
+    assert runs[0].history["loss"][0] == pytest.approx(runs[1].history["loss"][0], rel=0.05)
