@@ -77,3 +77,14 @@ def test_a_bad_batch_of_one_rank_is_refused_by_all(pool):
     assert "batch 6 of pass 1" in second[1]
     assert first[1] is not None
     assert "refused" in first[1]
+
+
+@pytest.mark.parametrize("norm", ["LayerNorm", "BatchNorm1d"])
+def test_a_module_that_is_no_chain_is_one_network_on_two_ranks(pool, norm):
+    first, second = pool.run(tasks.streamed, 2, "function", {"norm": norm, "regularizer": "l2"})
+    assert same(first, second)
+    assert first["history"] == second["history"]
+    if norm == "LayerNorm":
+        (alone,) = pool.run(tasks.streamed, 1, "function", {"norm": norm, "regularizer": "l2"})
+        for a, b in zip(alone["module"], first["module"], strict=True):
+            assert np.allclose(a, b, rtol=1e-6, atol=1e-8)

@@ -107,6 +107,7 @@ def test_a_module_is_trained_in_place_and_learns(name, digits):
     assert result.history.n_iter == 6
 
 
+@pytest.mark.filterwarnings("ignore:the network is no better")
 def test_its_own_weights_are_the_start_unless_fresh_ones_are_asked_for(digits):
     x, y, _, _ = digits
     starts = []

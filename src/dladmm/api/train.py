@@ -17,7 +17,7 @@ from dladmm.compute.communicator import Communicator
 from dladmm.engine.method import MethodFactory
 from dladmm.losses import Loss
 from dladmm.network.chain import Chain
-from dladmm.network.whole import is_whole
+from dladmm.network.whole import inner_module, is_whole
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks
 from dladmm.training.result import Result
@@ -137,6 +137,7 @@ def train(
     """
     if not isinstance(verbose, (bool, int)):
         raise InputTypeError(f"verbose must be True or False, got {verbose!r}.")
+    model = inner_module(model)
     prepared = sample_trainer(
         model,
         X,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,28 @@ import torch
 from torch import Tensor
 
 from dladmm.blocks import Params, Whole
-from dladmm.compute.communicator import Shards
+from dladmm.compute.communicator import ALONE, Communicator, Shards
 from dladmm.engine.batches import Batch, GraphBatch, default_smoothing
 from dladmm.engine.running import Run, Shares, called
 from dladmm.engine.streaming_options import StreamingOptions
 from dladmm.engine.sweep import Engine
-from dladmm.streaming.optimizer import StreamingADMM
+from dladmm.streaming.optimizer import StreamingADMM, is_observed
+
+logger = logging.getLogger(__name__)
+
+
+class OnRanks(StreamingADMM):
+    """The optimizer, whose moments are averaged over the ranks of a communicator."""
+
+    comm: Communicator = ALONE
+
+    def _averaged(self) -> dict[tuple[Tensor, int], Tensor]:
+        own = {part: total / number for part, (number, total) in self._sums.items()}
+        self._sums = {}
+        if self.comm.alone or not own:
+            return own
+        totals = self.comm.total(*own.values())
+        return {part: total / self.comm.size for part, total in zip(own, totals, strict=True)}
 
 
 class ModuleSweep:
@@ -39,7 +56,12 @@ class ModuleSweep:
         self.shards: Shards | None = None
         self.total_steps: int | None = None
         """Of the run, where it is known."""
-        self.optimizer = StreamingADMM(module, lr=block.length)
+        self.optimizer = OnRanks(module, lr=block.length)
+        self.optimizer.comm = engine.comm
+        self.steps = 0
+        self._has_kinks = engine.penalty.quadratic is None
+        self._recorded: tuple[Any, Batch, torch.cuda.CUDAGraph] | None = None
+        self._unrecordable = False
 
     def prepare(self, batch: Batch) -> None:
         """Nothing is made before the first step."""
@@ -54,28 +76,73 @@ class ModuleSweep:
         run: Run = called,
     ) -> None:
         """One step on a batch; the average counts the iterate of a ``heavy`` one."""
-        rows, engine = batch(), self.engine
+        rows = batch()
+        self.optimizer.param_groups[0]["total_steps"] = self.total_steps
+        self.steps += 1
+        if self._recordable(rows) and not is_observed(self.steps):
+            self._replay(rows)
+        else:
+            self._step(rows)
+        if heavy:
+            self.agree()
+            for name, p in self.params[0].items():
+                self.average[0][name].lerp_(p, self.shares.average)
+
+    def _step(self, rows: Batch) -> None:
+        engine = self.engine
         risk = replace(engine.risk, target=self._smoothed(rows.target), weight=rows.weight)
         shards = Shards.of(engine.comm, len(rows.x), rows.counts)
         samples = shards.samples if shards is not None else self._samples(rows)
+        self.optimizer.zero_grad()
         with torch.enable_grad():
             outputs = self._block_of(rows).train_forward(rows.x)
         gradient = risk.gradient(outputs.detach()) / samples
         if rows.counts is not None:
             gradient = gradient * rows.counts.view(-1, *[1] * (gradient.ndim - 1))
-        self.optimizer.zero_grad()
         torch.autograd.backward(outputs, gradient)
         self._total()
         self._decay()
-        group = self.optimizer.param_groups[0]
-        group["total_steps"] = self.total_steps
-        kinks = self.engine.penalty.quadratic is None
+        kinks = self._has_kinks
         before = {name: self.params[0][name].clone() for name in self.block.penalised if kinks}
         self.optimizer.step()
         self._prox(before)
-        if heavy:
-            for name, p in self.params[0].items():
-                self.average[0][name].lerp_(p, self.shares.average)
+
+    def agree(self) -> None:
+        """Average the module's buffers, such as the statistics of a normalisation, over ranks."""
+        own = [self.params[0][name] for name in self.block.carries]
+        if own and not self.engine.comm.alone:
+            for buffer, total in zip(own, self.engine.comm.total(*own), strict=True):
+                buffer.copy_(total / self.engine.comm.size)
+
+    # Recorded launches -----------------------------------------------------------------------------------------
+
+    def _recordable(self, rows: Batch) -> bool:
+        """Whether nothing in a step asks the device for a number."""
+        plain = rows.weight is None and rows.counts is None and self.engine.comm.alone
+        plain = plain and not isinstance(rows, GraphBatch) and rows.x.layout == torch.strided
+        return rows.x.is_cuda and plain and not self._has_kinks and not self._unrecordable
+
+    def _replay(self, rows: Batch) -> None:
+        """A step as recorded launches, which are recorded for every new shape and plan."""
+        key = rows.x.shape, rows.target.shape, self.total_steps
+        if self._recorded is None or self._recorded[0] != key:
+            held = Batch(rows.x.clone(), rows.target.clone())
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(graph):
+                    self._step(held)
+            except RuntimeError as error:
+                self._unrecordable = True
+                logger.warning(
+                    "the launches of a step cannot be recorded (%s); they are made one by one", error
+                )
+                self._step(rows)
+                return
+            self._recorded = key, held, graph
+        _, held, graph = self._recorded
+        held.x.copy_(rows.x)
+        held.target.copy_(rows.target)
+        graph.replay()
 
     def _block_of(self, rows: Batch) -> Whole:
         """The module, on the edges of the batch where it is a part of a graph."""
@@ -130,6 +197,7 @@ class ModuleSweep:
     def numbers(self) -> dict[str, Any]:
         """What JSON can hold of the optimizer."""
         saved = self.optimizer.state_dict()
+        saved["param_groups"][0]["steps"] = self.steps
         states = {
             str(i): {k: v for k, v in state.items() if not isinstance(v, Tensor)}
             for i, state in saved["state"].items()
@@ -146,4 +214,5 @@ class ModuleSweep:
                 states.setdefault(int(i), {})[key] = tensor
             else:
                 getattr(self, kind)[0][rest].copy_(tensor)
+        self.steps = int(numbers["param_groups"][0]["steps"])
         self.optimizer.load_state_dict({"state": states, "param_groups": numbers["param_groups"]})

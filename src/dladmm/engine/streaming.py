@@ -129,6 +129,8 @@ class Streaming:
 
     def hand_out(self, state: State) -> None:
         """Make the state that of the averaged network, which is good at any time; of the last iterate of a plan."""
+        if isinstance(self.sweeps, ModuleSweep):
+            self.sweeps.agree()
         for p, found in zip(state.params, self.network(), strict=True):
             for name in p:
                 p[name].copy_(found[name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,17 @@ def streamed_network(
         if found is not None:
             return found
     return from_module(module, sequences=sequences, sample=sample)
+
+
+def inner_module(model: Any) -> Any:
+    """The network inside a compiled or data-parallel module, whose parameters it has; anything else as it is."""
+    while isinstance(model, nn.Module):
+        parallel = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inner = model.module if parallel else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            break
+        model = inner
+    return model
 
 
 def is_whole(chain: Chain) -> bool:
