@@ -5,7 +5,8 @@
     python benchmarks/networks.py --table cells.jsonl
 
 All methods see the same batches in the same number of passes, with the same schedule (5 % linear warm-up, then a linear
-fall to 0; Schedule-Free has none by design) and the same regularisation: none, or ``--smoothing 0.1`` for all. For each
+fall to 0; Schedule-Free has none by design) and the same regularisation: none, or ``--smoothing 0.1`` for all. ``ours``
+is ``dladmm.StreamingADMM`` in the same loop as the others, ``train`` the library's door ``dladmm.train``. For each
 network and method the learning rates of its grid are compared with seed 0 on validation rows held out of the training
 rows; the best is then run on all training rows with several seeds and scored on the test rows. Cells that ``--out`` has
 already are not run again. ``--device mixed`` puts convolutions, attention and recurrence over long sequences on the GPU
@@ -631,6 +632,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "ours": Method(_admm, (0.01,)),
+    "train": Method(_admm, (0.01,)),
     "adamw": Method(_adamw, (3e-4, 1e-3, 3e-3, 1e-2)),
     "muon": Method(lambda m, total, lr: _scheduled(Muon(m, lr), total), (0.005, 0.01, 0.02, 0.04)),
     "soap": Method(lambda m, total, lr: _scheduled(SOAP(m, lr), total), (1e-3, 3e-3, 1e-2)),
@@ -665,6 +667,8 @@ def run_cell(cell: Cell, arrays: Arrays, device: str, steps: int | None = None) 
     train, held_out = (rows.to(device) for rows in task.data.split(cell.split))
     batches = len(train) // task.batch
     total = task.passes * batches if steps is None else steps
+    if cell.method == "train":
+        return _at_the_door(cell, task, module, train, held_out, device)
     optimizer, scheduler = METHODS[cell.method].make(module, total, cell.lr)
     order = torch.Generator().manual_seed(cell.seed)
 
@@ -696,6 +700,44 @@ def run_cell(cell: Cell, arrays: Arrays, device: str, steps: int | None = None) 
         "score": score if finite else task.loss.chance(held_out),
         "loss": loss_held_out if finite else None,
         "train_loss": mean if finite else None,
+        "finite": finite,
+        "seconds": round(seconds, 3),
+        "device": device,
+    }
+
+
+def _at_the_door(
+    cell: Cell, task: Task, module: nn.Module, train: Rows, held_out: Rows, device: str
+) -> dict[str, Any]:
+    """``dladmm.train`` with the same batches, passes and regularisation."""
+    import dladmm
+    from dladmm.engine.streaming_options import StreamingOptions
+
+    one = len(train.inputs) == len(train.targets) == 1
+    classes = task.loss in (CLASS, TOKEN)
+
+    def own(outputs: Any, targets: Any) -> Tensor:
+        return task.loss.value(outputs, targets if isinstance(targets, tuple) else (targets,), cell.smoothing)
+
+    X = train.inputs[0] if len(train.inputs) == 1 else train.inputs
+    y = train.targets[0] if len(train.targets) == 1 else train.targets
+    if one and task.loss is IMAGE:
+        y = y.flatten(1)
+    began = _clock(device)
+    result = dladmm.train(
+        module, X, y,
+        loss="cross_entropy" if classes else "squared" if one else own,
+        mode="streaming", max_iter=task.passes, batch_size=task.batch, random_state=cell.seed, init="keep",
+        device=device, dropout=0.0, streaming=StreamingOptions(smoothing=cell.smoothing),
+    )  # fmt: skip
+    seconds = _clock(device) - began
+    score, loss = _evaluate(module, held_out, task.loss)
+    finite = math.isfinite(score) and math.isfinite(loss)
+    return asdict(cell) | {
+        "passes": task.passes,
+        "score": score if finite else task.loss.chance(held_out),
+        "loss": loss if finite else None,
+        "train_loss": result.history["loss"][-1],
         "finite": finite,
         "seconds": round(seconds, 3),
         "device": device,
