@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dladmm import Callback, DataError, InputError, MLPClassifier, MLPRegressor, ModuleClassifier, Status
+from dladmm.estimators.checks import WithinError
 from scikit_checks import own_checks
 
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -157,21 +158,40 @@ def test_warm_start_of_one_pass_at_a_time(iris):
 
 @pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @quiet
+@pytest.mark.filterwarnings("ignore::dladmm.training.standing.NoBetterThanConstant")
 def test_early_stopping_holds_rows_back(iris):
     """Rows that are judged by are never learnt from: of labels that are noise nothing is learnt that can be seen."""
     settings = {"hidden_layer_sizes": (10,), "early_stopping": True, "n_iter_no_change": 5, "random_state": 0}
     for mode in ("auto", "streaming"):
         clf = MLPClassifier(mode=mode, max_iter=100, **settings).fit(*iris)
-        assert clf.status_ is Status.EARLY_STOPPED
-        assert clf.n_iter_ < 100
+        assert clf.status_ is (Status.EARLY_STOPPED if mode == "auto" else Status.PASSES_MADE)
         assert clf.score(*iris) > 0.9
         assert clf.best_validation_score_ == max(clf.validation_scores_) > 0.85
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 10)), rng.integers(0, 2, 400)
+    one = MLPRegressor(mode="streaming", max_iter=200, **settings).fit(X, rng.normal(size=400))
+    assert one.history_.n_iter < 200
     for kind in (MLPClassifier, ModuleClassifier):
         clf = kind(early_stopping=True, validation_fraction=0.3, random_state=0).fit(X, y)
         assert clf.score(X, y) - np.mean(clf.validation_scores_) > 0.05
         assert abs(np.mean(clf.validation_scores_) - 0.5) < 0.08
+
+
+def test_a_score_within_its_error_is_no_worse():
+    stopping = WithinError("val_accuracy", 3, 100)
+    assert [stopping._improves(value) for value in (0.9, 0.88, 0.86, 0.95, 0.92, float("nan"))] == [
+        True, True, False, True, False, False,
+    ]  # fmt: skip
+    stopping._reset()
+    assert stopping._improves(0.5)
+    stopping = WithinError("val_loss", 3, 100)
+    assert [stopping._improves(value) for value in (1.0, 1.09, 1.11, 0.5, 0.6)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("make", [MLPClassifier, ModuleClassifier])

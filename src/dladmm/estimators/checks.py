@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,12 +24,10 @@ from dladmm.base.errors import InputError, InputTypeError
 from dladmm.base.fields import shown
 from dladmm.base.spec import is_several
 from dladmm.callbacks import Callback, EarlyStopping, ProgressBar
+from dladmm.callbacks.early_stopping import HIGHER_IS_BETTER
 from dladmm.estimators.names import ANSWERS, refusal
 from dladmm.training.checks import check_callbacks
 from dladmm.training.result import Result
-
-if TYPE_CHECKING:
-    from dladmm.training.trainer import Trainer
 
 Array = NDArray[Any]
 
@@ -264,19 +263,34 @@ def weighted_by_class(
     return weight if sample_weight is None else weight * np.asarray(sample_weight, dtype=np.float64)
 
 
-class PlannedStopping(EarlyStopping):
-    """Early stopping that waits for a share of the planned passes at least.
+class WithinError(EarlyStopping):
+    """Early stopping that keeps the last network whose score is as good as the best one, but for the score's error.
 
-    The steps of streaming mode shrink over the passes that are planned: a score rests for many of them when these are
-    short, and rises again while the steps shrink.
+    A score of few rows is mostly noise: its maximum over many passes comes early by chance, while the steps of
+    streaming mode are still long. So a pass counts as one without improvement where the score is worse than the best by
+    more than the standard error of an accuracy on ``rows`` rows, or a loss by more than a tenth.
     """
 
-    SHARE = 3
+    WORSE_LOSS = 0.1
 
-    def on_train_begin(self, trainer: Trainer) -> None:
-        super().on_train_begin(trainer)
-        if trainer.passes is not None:
-            self.patience = max(self.patience, trainer.passes.total // self.SHARE)
+    def __init__(self, monitor: str, patience: int, rows: int) -> None:
+        super().__init__(monitor=monitor, patience=patience)
+        self.rows = rows
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._top: float | None = None
+
+    def _improves(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        higher = self.monitor in HIGHER_IS_BETTER
+        known = [each for each in (self._top, self.best, value) if each is not None]
+        self._top = max(known) if higher else min(known)
+        if not higher:
+            return value <= (1 + self.WORSE_LOSS) * self._top
+        share = (self._top * self.rows + 1) / (self.rows + 2)
+        return value >= self._top - math.sqrt(share * (1 - share) / self.rows)
 
 
 def held_out(own: Any, X: Any, y: Array, weight: Array | None, seed: int) -> tuple[Any, ...]:
@@ -294,6 +308,6 @@ def held_out(own: Any, X: Any, y: Array, weight: Array | None, seed: int) -> tup
             f"validation_fraction={own.validation_fraction!r} of {len(index)} rows cannot be held back: {error}"
         ) from error
     monitor = "val_accuracy" if isinstance(own, ClassifierMixin) else "val_loss"
-    stopping = [PlannedStopping(monitor=monitor, patience=own.n_iter_no_change)]
+    stopping = [WithinError(monitor, own.n_iter_no_change, len(held))]
     held_x = X[held].toarray() if sparse.issparse(X) else X[held]
     return X[kept], y[kept], None if weight is None else weight[kept], (held_x, y[held]), stopping

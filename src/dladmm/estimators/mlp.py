@@ -57,13 +57,13 @@ class MLPClassifier(ClassifierMixin, MLPBase):  # type: ignore[misc]
     tol : float, default 1e-4
         Relative tolerance of the stopping criterion.
     early_stopping : bool, default False
-        Stop when the score on rows that are not learnt from no longer improves, and keep the best weights. Copies do
+        Stop when the score on rows that are not learnt from no longer improves, and keep good weights. Copies do
         so anyway, by the rows that each of them never saw; where one network is trained, rows are held out.
     validation_fraction : float, default 0.1
         Share of the rows held out for early stopping of one network.
     n_iter_no_change : int, default 10
-        Iterations (passes) without improvement before early stopping of one network; in streaming mode a third of the
-        passes that are planned at least.
+        Iterations (passes) without improvement before early stopping of one network: in a row, with a score that is
+        worse than the best one by more than its standard error. The last network that is not is kept.
     warm_start : bool, default False
         Continue from the fitted network on the next ``fit``; one network is trained, no copies.
     random_state : int, RandomState or None
