@@ -95,6 +95,7 @@ def test_no_setting_swaps_the_algorithm(setting, words):
     assert found.n_iter_ <= 3
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.training.standing.NoBetterThanConstant")
 @pytest.mark.parametrize("kind", ["rows", "list", "sparse", "images", "sequences", "one row"])
 def test_every_sort_of_samples_is_streamed(kind):
     rng = np.random.default_rng(0)
