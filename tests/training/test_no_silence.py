@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from command_line import in_this_process
@@ -83,6 +84,12 @@ def of_validation(useful):
     half = N // 2
     held = X[half:], y[half:]
     return train(mlp([3, 30, 2]), X[:half], y[:half], validation=held, max_iter=60).status
+
+
+def of_own_loss(useful):
+    X, y = rows(useful)
+    module = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    return train(module, X, y, loss=lambda z, t: F.cross_entropy(z, t.long()), max_iter=5).status
 
 
 def of_labels(useful):
@@ -187,6 +194,7 @@ DOORS = {
     "train, quantile": of_train({"name": "quantile", "q": 0.9}, 1, numbers),
     "train, poisson": of_counts,
     "train, multilabel": of_labels,
+    "train, a loss of one's own": of_own_loss,
     "train, a stream": of_stream,
     "a baseline": of_baseline,
     "MLPClassifier": of_estimator(lambda: MLPClassifier((6,), random_state=0), noisy),
@@ -332,3 +340,16 @@ def test_a_linear_model_is_spoken_of_by_rows_that_were_not_learnt_from_alone():
     assert not any("linear" in line for line in [*alone.standing.lines(), repr(alone)])
     held = train(mlp([40, 3, 2]), X, y, mode="accelerated", max_iter=3, validation=(X, y))
     assert held.standing.linear is not None
+
+
+def test_a_loss_that_does_not_take_a_constant_loses_no_run():
+    X, y = rows(True)
+
+    def distances(z, t):
+        if bool((z == z[:1]).all()):
+            raise RuntimeError("no two outputs may be alike")
+        return F.cross_entropy(z, t.long())
+
+    result = train(network(3, 2), X, y, loss=distances, max_iter=3)
+    assert result.standing is None
+    assert result.status is Status.PASSES_MADE

@@ -74,6 +74,8 @@ class Loss(Named, ABC):
     """Whether targets are class probabilities, so that labels may be smoothed."""
     one_answer_per_row: ClassVar[bool] = True
     """Whether a row is answered by one class or by numbers, as a linear model would answer it."""
+    linear_in_target: ClassVar[bool] = False
+    """Whether the mean loss of a constant is its loss at the mean target."""
     exact: ClassVar[bool] = True
     """Whether :meth:`prox` is exact; otherwise the risk solves it by FISTA."""
 

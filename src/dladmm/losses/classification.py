@@ -32,6 +32,7 @@ class BinaryLogistic(Classification):
     """
 
     name: ClassVar[str] = "binary_logistic"
+    linear_in_target: ClassVar[bool] = True
     pos_weight: tuple[float, ...] | None = None
     H = 0.25
 

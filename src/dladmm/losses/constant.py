@@ -53,10 +53,8 @@ def constants_of(
     """
     target, loss = risk.target, risk.loss
     weight = weights_of(risk, len(target), counts)
-    counted = target if weight is None else target * weight[:, None].to(target)
     own = target.new_full((), len(target), dtype=torch.float64) if weight is None else weight.sum()
-    total, n = comm.total(counted.sum(0, dtype=torch.float64), own.clone())
-    mean = total / n.clamp_min(TINY)
+    mean = mean_target(risk, counts, comm)
     output = loss.best_constant(mean)
     if output is None:
         # Of several ranks the mean of what they find: no better than the best one, and seldom much worse
@@ -71,6 +69,15 @@ def constants_of(
         middle = 0.0 if isinstance(loss, SquaredHinge) else 0.5
         frequent = torch.where(mean > middle, 1.0, -1.0).to(mean)
     return Constants(output, mean, frequent)
+
+
+def mean_target(risk: Risk, counts: Tensor | None = None, comm: Communicator = ALONE) -> Tensor:
+    """The mean of the targets of all ranks, (n_targets,) in float64."""
+    target, weight = risk.target, weights_of(risk, len(risk.target), counts)
+    total = (target.sum(0) if weight is None else weight.to(target) @ target).double()
+    n = target.new_full((), len(target), dtype=torch.float64) if weight is None else weight.sum()
+    total, n = comm.total(total, n)
+    return total / n.clamp_min(TINY)
 
 
 def weights_of(risk: Risk, n_rows: int, counts: Tensor | None) -> Tensor | None:

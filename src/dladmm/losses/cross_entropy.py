@@ -45,6 +45,7 @@ class CrossEntropy(Classification):
 
     name: ClassVar[str] = "cross_entropy"
     takes_soft_labels: ClassVar[bool] = True
+    linear_in_target: ClassVar[bool] = True
     class_weight: tuple[float, ...] | None = None
     label_smoothing: float = 0.0
     H = 0.5

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from dladmm.compute.chunks import few
 from dladmm.compute.communicator import ALONE, Communicator
-from dladmm.losses import Loss, Quantile, Risk, Squared
-from dladmm.losses.constant import TINY, Constants, constants_of, weights_of
+from dladmm.losses import Absolute, BatchLoss, Huber, Loss, Poisson, Risk, Squared
+from dladmm.losses.constant import TINY, Constants, constants_of, mean_target, weights_of
 
 MOST_ROWS, MOST_FEATURES, MOST_ENTRIES = 5000, 4000, 8_000_000
 """Rows that a linear model is fitted to at most, and the features and entries of X beyond which there is none."""
@@ -216,18 +216,21 @@ def compared(
     ``judged`` are the rows that the network was measured on where they are others, ``kind`` what they are called, and
     ``counts`` says how often samples of ``learnt`` count. None where there is nothing to compare.
     """
-    constants = constants_of(learnt, n_outputs, counts, comm)
-    risk, counts = (learnt, counts) if judged is None else (judged, None)
-    # The mean is a prediction, not an output that a loss may transform
-    by_mean = replace(risk, loss=Squared())
-    mean = constants.mean.to(risk.target.dtype).repeat(len(risk.target), 1)
-    found, r2, counted = comm.at_once(
-        partial(_of_constants, risk, constants, counts, comm),
-        partial(r_squared, by_mean, mean, counts, comm),
-        replace(risk, comm=comm).n_labelled,
-    )
+    own = learnt.loss.own or isinstance(learnt.loss, BatchLoss)
+    if own and not comm.alone:
+        return None  # it may fail on one rank alone
+    try:
+        constants = constants_of(learnt, n_outputs, counts, comm)
+        risk, counts = (learnt, counts) if judged is None else (judged, None)
+        found, counted = comm.at_once(
+            partial(_of_constants, risk, constants, counts, comm), replace(risk, comm=comm).n_labelled
+        )
+    except Exception:
+        if own:
+            return None  # a function of the user's own that does not take a constant: the run is not lost for that
+        raise
     n_rows, measure = int(counted), measure_of(learnt.loss)
-    constant = {"accuracy": found.accuracy, "R^2": r2, "loss": found.loss}[measure]
+    constant = found.loss if measure == "loss" else found.figure
     network = loss if measure == "loss" else figure
     if network is None and loss is not None and not math.isfinite(loss):
         network = math.nan  # a run that failed before anything else was measured
@@ -250,39 +253,68 @@ def measure_of(loss: Loss) -> str:
     """What networks trained by a loss are measured by."""
     if loss.kind == "classification":
         return "accuracy" if loss.one_answer_per_row else "loss"
-    return "loss" if loss.own or isinstance(loss, Quantile) else "R^2"
+    return "R^2" if isinstance(loss, (Squared, Huber, Absolute, Poisson)) else "loss"
 
 
 @dataclass(frozen=True)
 class ConstantFigures:
-    """Mean loss of the best constant outputs and the size of most rows' losses, accuracy of the most frequent class."""
+    """Of the best constant outputs the mean loss, of most rows the size of their losses, and accuracy or R^2."""
 
     loss: float
     scale: float
-    accuracy: float
+    figure: float | None
 
 
 def _of_constants(
     risk: Risk, constants: Constants, counts: Tensor | None, comm: Communicator
 ) -> ConstantFigures:
     """The figures of constant answers on the rows of a risk, of all ranks."""
-    target, loss = risk.target, risk.loss
+    target, measure = risk.target, measure_of(risk.loss)
+    if measure == "R^2":
+        (value, scale), figure = comm.at_once(
+            partial(_loss_of, risk, constants.output, counts, comm),
+            # The mean is a prediction, not an output that a loss may transform
+            partial(
+                r_squared, replace(risk, loss=Squared()), _repeated(constants.mean, target), counts, comm
+            ),
+        )
+        return ConstantFigures(value, scale, figure)
+    if measure == "loss":
+        return ConstantFigures(*_loss_of(risk, constants.output, counts, comm), None)
+    (value, scale), figure = comm.at_once(
+        partial(_loss_of, risk, constants.output, counts, comm),
+        partial(_share_of, risk, constants.frequent, counts, comm),
+    )
+    return ConstantFigures(value, scale, figure)
 
-    def outputs(constant: Tensor) -> Tensor:
-        return constant.to(target.dtype).repeat(len(target), 1)
 
-    losses = loss.rows(outputs(constants.output), target).double()
-    weight = weights_of(risk, len(target), counts)
+def _repeated(row: Tensor, target: Tensor) -> Tensor:
+    return row.to(target.dtype if target.is_floating_point() else torch.float32).repeat(len(target), 1)
+
+
+def _loss_of(risk: Risk, output: Tensor, counts: Tensor | None, comm: Communicator) -> tuple[float, float]:
+    """The mean loss of constant outputs, and the size of most rows' losses."""
+    if risk.loss.linear_in_target:
+        value = float(risk.loss.rows(output[None], mean_target(risk, counts, comm)[None])[0])
+        return value, value
+    losses = risk.loss.rows(_repeated(output, risk.target), risk.target).double()
+    weight = weights_of(risk, len(risk.target), counts)
     weight = losses.new_ones(losses.numel()) if weight is None or losses.ndim == 0 else weight
     losses = losses.reshape(-1)
     sizes = losses.abs().clamp_min(1e-12).log()
-    hits = torch.zeros_like(losses)
-    if loss.kind == "classification":
-        hits = loss.hits(outputs(constants.frequent), target).double()
-    sums = torch.stack([losses @ weight, sizes @ weight, hits @ weight, weight.sum()])
-    mean, size, hit, n = comm.total(sums)[0].tolist()
+    sums = torch.stack([losses @ weight, sizes @ weight, weight.sum()])
+    value, size, n = comm.total(sums)[0].tolist()
     n = max(n, TINY)
-    return ConstantFigures(mean / n, OF_NORMAL * math.exp(size / n), hit / n)
+    return value / n, OF_NORMAL * math.exp(size / n)
+
+
+def _share_of(risk: Risk, output: Tensor, counts: Tensor | None, comm: Communicator) -> float:
+    """How many rows are of the class that an output stands for."""
+    hits = risk.loss.decision(risk.target) == risk.loss.decision(output[None])[0]
+    weight = weights_of(risk, len(hits), counts)
+    weight = hits.new_ones(len(hits), dtype=torch.float64) if weight is None else weight
+    right, n = comm.total(torch.stack([hits.double() @ weight, weight.sum()]))[0].tolist()
+    return float(right / max(n, TINY))
 
 
 @torch.no_grad()
