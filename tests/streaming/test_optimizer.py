@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import dladmm
 import reference_spectral
 from dladmm import StreamingADMM
-from dladmm.streaming.optimizer import Exact, Sketch, is_observed, is_renewed, msgn, random_signs, tensors_in
+from dladmm.streaming.optimizer import Exact, Sketch, is_observed, is_renewed, msgn, random_signs
+from dladmm.streaming.surroundings import tensors_in
 
 R = torch.randn
 
@@ -331,6 +332,13 @@ def test_weights_behind_parametrizations_are_the_rest():
     losses = train(module, optimizer, 40)
     assert losses[-1] < losses[0]
     assert set(maps_of(optimizer, module)) == {"0.weight"}
+
+
+def test_a_module_without_a_map_says_so():
+    module = nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))
+    with pytest.warns(UserWarning, match="no weight of the module was seen in a linear map"):
+        losses = train(module, StreamingADMM(module), 40)
+    assert losses[-1] < losses[0]
 
 
 def test_tables_with_sparse_gradients_and_complex_weights():

@@ -33,19 +33,28 @@ times the parameters. While a step observes, the moments of its batch come on to
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dladmm.streaming.surroundings import (
+    Hook,
+    averaged,
+    checked,
+    local,
+    recording,
+    several,
+    shards,
+    tensors_in,
+    unsharded,
+    whole,
+)
 from dladmm.streaming.uses import Layout, Use, uses_of
 
 DAMPING = 1.0
@@ -199,8 +208,8 @@ class Maps:
     """Weights with one layout, whose states lie in one tensor each."""
 
     def __init__(self, params: list[Tensor], layout: Layout, states: Mapping[Tensor, dict[str, Any]]) -> None:
-        self.params, self.layout, self.own = params, layout, [local(p) for p in params]
-        p, (groups, _, n_in) = self.own[0], layout.sizes
+        self.params, self.layout, self.device = params, layout, params[0].device
+        p, (groups, _, n_in) = local(params[0]), layout.sizes
         self.metric = metric_of(layout, p)
         S = p.new_zeros(groups, n_in, self.metric.factor_columns, dtype=product_type(p))
         if isinstance(self.metric, Exact):  # of C = 0
@@ -224,18 +233,18 @@ class Maps:
         D = self.metric.after(msgn(self.metric.before(G, S)), S).to(M.dtype)
         D *= length * (0.2 * max(self.layout.sizes[1:]) ** 0.5)
         D = self.layout.parameter(D, D.new_empty(len(self.params), *self.params[0].shape, device="meta"))
+        weights = [local(p) for p in self.params]
         if decay is not None:
-            torch._foreach_mul_(self.own, decay.to(M.dtype))
-        torch._foreach_sub_(self.own, own_parts(D, self.params))
+            torch._foreach_mul_(weights, decay.to(M.dtype))
+        torch._foreach_sub_(weights, shards(D, self.params))
 
 
 class Rest:
     """Everything else of one dtype, end to end in one row: Adam."""
 
     def __init__(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> None:
-        self.params, self.own = params, [local(p) for p in params]
-        self.matrices = [p for p in self.own if p.ndim > 1]
-        self.mean, self.square = (_in_a_row(params, self.own, states, name) for name in ("mean", "square"))
+        self.params, self.device = params, params[0].device
+        self.mean, self.square = (_in_a_row(params, states, name) for name in ("mean", "square"))
 
     def step(self, length: Tensor, decay: Tensor | None, k: Tensor) -> None:
         g = torch.cat([local(p.grad).reshape(-1) for p in self.params]).nan_to_num_(0.0, 0.0, 0.0)
@@ -244,10 +253,12 @@ class Rest:
         root = (self.square / (1 - BETAS[1] ** k)).sqrt_().add_(EPS)
         D = self.mean / root
         D *= REST * length / (1 - BETAS[0] ** k)
-        if decay is not None and self.matrices:
-            torch._foreach_mul_(self.matrices, decay.to(D.dtype))
-        parts = torch.split(D, [p.numel() for p in self.own])
-        torch._foreach_sub_(self.own, [d.view(p.shape) for d, p in zip(parts, self.own, strict=True)])
+        weights = [local(p) for p in self.params]
+        wide = [p for p in weights if p.ndim > 1]
+        if decay is not None and wide:
+            torch._foreach_mul_(wide, decay.to(D.dtype))
+        parts = torch.split(D, [p.numel() for p in weights])
+        torch._foreach_sub_(weights, [d.view(p.shape) for d, p in zip(parts, weights, strict=True)])
 
 
 def _stacked(
@@ -259,51 +270,14 @@ def _stacked(
     return buffer
 
 
-def _in_a_row(
-    params: list[Tensor], own: list[Tensor], states: Mapping[Tensor, dict[str, Any]], name: str
-) -> Tensor:
-    row = torch.cat(
-        [states[p].get(name, torch.zeros_like(o)).reshape(-1) for p, o in zip(params, own, strict=True)]
-    )
-    for p, o, view in zip(params, own, torch.split(row, [o.numel() for o in own]), strict=True):
-        states[p][name] = view.view(o.shape)
+def _in_a_row(params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], name: str) -> Tensor:
+    before = [states[p].get(name, torch.zeros_like(local(p))) for p in params]
+    row = torch.cat([each.reshape(-1) for each in before])
+    for p, each, view in zip(
+        params, before, torch.split(row, [each.numel() for each in before]), strict=True
+    ):
+        states[p][name] = view.view(each.shape)
     return row
-
-
-# Weights in shards: a rank keeps the momentum of its own rows, and makes the step of the whole ---------------------
-
-
-def local(p: Any) -> Tensor:
-    """The numbers of a parameter or gradient that this rank keeps."""
-    if p.is_sparse:
-        p = p.to_dense()
-    p = p.to_local() if hasattr(p, "placements") else p
-    return torch.view_as_real(p) if p.is_complex() else p
-
-
-def whole(stack: Tensor, params: list[Any]) -> Tensor:
-    """From a stack of shards that of the whole matrices."""
-    if not hasattr(params[0], "placements"):
-        return stack
-    from torch.distributed.tensor import DTensor
-
-    shape = {"shape": params[0].shape, "stride": params[0].stride(), "run_check": False}
-    parts = zip(stack, params, strict=True)
-    return torch.stack(
-        [DTensor.from_local(s, p.device_mesh, p.placements, **shape).full_tensor() for s, p in parts]
-    )
-
-
-def own_parts(stack: Tensor, params: list[Any]) -> list[Tensor]:
-    """From a stack of whole matrices this rank's shards."""
-    if not hasattr(params[0], "placements"):
-        return list(stack.unbind())
-    from torch.distributed.tensor import distribute_tensor
-
-    parts = zip(stack, params, strict=True)
-    return [
-        distribute_tensor(s, p.device_mesh, p.placements, src_data_rank=None).to_local() for s, p in parts
-    ]
 
 
 # The optimizer -------------------------------------------------------------------------------------------------
@@ -311,15 +285,15 @@ def own_parts(stack: Tensor, params: list[Any]) -> list[Tensor]:
 
 @dataclass
 class Pass:
-    """What one forward pass told: of each weight its layout, if plain, and the moments of its parts.
+    """What was seen of one forward pass: of each weight its layout (None: no map), and the moments of its parts.
 
-    ``behind`` are the outputs that a weight is the last map before; ``fired`` the outputs that gradients came to.
+    ``behind`` are the outputs that a weight is the last map before; ``reached`` the outputs that gradients came to.
     """
 
     layouts: dict[Tensor, Layout | None] = field(default_factory=dict)
     behind: dict[Tensor, set[int]] = field(default_factory=dict)
     moments: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
-    fired: set[int] = field(default_factory=set)
+    reached: set[int] = field(default_factory=set)
 
 
 class StreamingADMM(torch.optim.Optimizer):
@@ -348,8 +322,8 @@ class StreamingADMM(torch.optim.Optimizer):
     call parts of it, say ``optimizer.observe(loss)`` before ``loss.backward()``.
 
     Entries of a gradient that are not finite count as 0. A step never waits for the device, and can be recorded with
-    ``torch.cuda.graph`` after eight steps; what is recorded does not observe. Take the steps with
-    :func:`is_observed` without the recording to keep the metric up to date.
+    ``torch.cuda.graph`` after eight steps; what is recorded does not observe. Take the steps of ``is_observed`` without
+    the recording to keep the metric up to date.
 
     With ``fully_shard`` a rank keeps the momentum of its own rows; C and S are on every rank.
     """
@@ -363,7 +337,7 @@ class StreamingADMM(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         process_group: Any = None,
     ) -> None:
-        params = _checked(module, lr, total_steps, weight_decay)
+        params = checked(module, lr, total_steps, weight_decay)
         defaults = {"lr": lr, "weight_decay": weight_decay, "total_steps": total_steps, "steps": 0}
         self._open = True
         super().__init__(params, defaults)
@@ -379,7 +353,7 @@ class StreamingADMM(torch.optim.Optimizer):
         self._clocks: dict[torch.device, Tensor] = {}
         self._planned: list[Tensor] | None = None
         self._stacks: list[Maps | Rest] = []
-        self._recorded = False
+        self._recorded = self._called = False
         self._opaque: set[str] = set()
         self._warned: set[str] = set()
         self._forget()
@@ -417,12 +391,13 @@ class StreamingADMM(torch.optim.Optimizer):
                 uses, opaque = uses_of([t for t in tensors_in(again()) if t.grad_fn is not None], weights)
             except Exception as error:
                 self._warn(f"could not run the module without its compiled code to see into it: {error!r}")
+        self._called = self._called or bool(tensors)
         self._opaque |= opaque
         if uses:
             seen = self._pass_of(uses)
             for i, node in enumerate(t.grad_fn for t in tensors):
                 if node is not None:
-                    node.register_prehook(functools.partial(_fire, seen.fired, i))
+                    node.register_prehook(functools.partial(_reach, seen.reached, i))
             self._settle()
             self._pending = [*self._pending[-7:], seen]
 
@@ -444,7 +419,7 @@ class StreamingADMM(torch.optim.Optimizer):
                 continue
             most = max(MOST_ROWS, 4 * layout_now.sizes[2])
             each = max(1, most // len(of_part))
-            A = torch.cat([use.inputs(each) for use in islice(of_part, 0, None, -(-len(of_part) // most))], 1)
+            A = torch.cat([use.inputs(each) for use in of_part[:: -(-len(of_part) // most)]], 1)
             if A.shape[1]:
                 with torch.autocast(A.device.type, enabled=False):
                     moment = metric_of(layout_now, weight).moment(A.to(moment_type(weight)))
@@ -455,11 +430,11 @@ class StreamingADMM(torch.optim.Optimizer):
         """Count the passes that gradients have come to."""
         waiting = []
         for seen in self._pending:
-            if not seen.fired:
+            if not seen.reached:
                 waiting.append(seen)
                 continue
             for weight, layout in seen.layouts.items():
-                last = bool(seen.behind[weight] & seen.fired)
+                last = bool(seen.behind[weight] & seen.reached)
                 self._is_map(weight, None if last else layout)
             for part, now in seen.moments.items():
                 number, total = self._sums.get(part, (0, 0.0))
@@ -480,6 +455,7 @@ class StreamingADMM(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step on the gradients that are there, or on those that ``closure`` makes; its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -504,10 +480,9 @@ class StreamingADMM(torch.optim.Optimizer):
             self._renew(self._count(seen))
         lengths: dict[torch.device, tuple[Tensor, Tensor | None, Tensor]] = {}
         for stack in self._stacks:
-            device = stack.own[0].device
-            if device not in lengths:
-                lengths[device] = self._length(device, group)
-            stack.step(*lengths[device])
+            if stack.device not in lengths:
+                lengths[stack.device] = self._length(stack.device, group)
+            stack.step(*lengths[stack.device])
         return loss
 
     def _length(self, device: torch.device, group: dict[str, Any]) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -572,54 +547,50 @@ class StreamingADMM(torch.optim.Optimizer):
                 self.state[p]["factor"].copy_(factor)
 
     def _averaged(self) -> dict[tuple[Tensor, int], Tensor]:
-        """The moments of this step, averaged over the ranks that saw the part; maps are those of all ranks."""
-        own = {part: total / number for part, (number, total) in self._sums.items()}
+        """The moments of this step, of all ranks; maps are those that are maps on all ranks."""
+        seen = {part: total / number for part, (number, total) in self._sums.items()}
         self._sums = {}
-        dist = torch.distributed
-        if not (dist.is_available() and dist.is_initialized() and dist.get_world_size(self._group) > 1):
-            return own
+        if not several(self._group):
+            return seen
         params = self.param_groups[0]["params"]
         position = {p: i for i, p in enumerate(params)}
-        mine = {(position[p], first): tuple(now.shape) for (p, first), now in own.items()}
-        maps = {position[p]: layout for p, layout in self._maps.items()}
-        told: list[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(told, (maps, mine), group=self._group)
-        for theirs, _ in told:
-            for i, layout in theirs.items():
+        mean, everywhere = averaged(
+            {(position[p], first): moment for (p, first), moment in seen.items()},
+            {position[p]: layout for p, layout in self._maps.items()},
+            [(moment_type(p), p.device) for p in params],
+            self._group,
+        )
+        for maps in everywhere:
+            for i, layout in maps.items():
                 self._is_map(params[i], layout)
-        shapes = {part: shape for _, parts in told for part, shape in parts.items()}
-        out = {}
-        for (i, first), shape in sorted(shapes.items()):
-            p = params[i]
-            now = own.get((p, first))
-            total = torch.zeros(shape, dtype=moment_type(p), device=local(p).device) if now is None else now
-            dist.all_reduce(total, group=self._group)
-            out[p, first] = total / sum((i, first) in parts for _, parts in told)
-        return out
+        return {(params[i], first): moment for (i, first), moment in mean.items()}
 
     # What goes wrong --------------------------------------------------------------------------------------------
 
     def _check(self, active: list[Tensor], group: dict[str, Any]) -> None:
         wide = [p for p in active if p.ndim > 1 and p not in self._maps]
-        if wide and not self._maps and not self._opaque and group["steps"] == 1:
-            group["steps"] = 0
+        if wide and not self._called and not self._maps and is_observed(group["steps"]):
+            group["steps"] -= 1
             raise RuntimeError(
-                "no use of a weight was seen before the first step. Call the module itself, module(x), or say "
+                "no forward pass was seen before this step. Call the module itself, module(x), or say "
                 "optimizer.observe(loss) before loss.backward()"
             )
         if wide and self._opaque:
             names = {id(p): n for n, p in self._module.named_parameters()}
             what = ", ".join(names.get(id(p), "?") for p in wide[:5]) + (", ..." if len(wide) > 5 else "")
-            self._warn(f"cannot see into {', '.join(sorted(self._opaque))}: {what} take Adam's steps")
+            self._warn(f"cannot see into {', '.join(sorted(self._opaque))}", f": {what} take Adam's steps")
+        elif wide and not self._maps and self._called:
+            self._warn("no weight of the module was seen in a linear map: all take Adam's steps")
         if group["total_steps"] is not None and group["steps"] > group["total_steps"]:
             self._warn(
                 f"the {group['total_steps']} steps of total_steps are done: further ones have length 0"
             )
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, what: str, more: str = "") -> None:
+        """Once."""
         if what not in self._warned:
             self._warned.add(what)
-            warnings.warn(f"StreamingADMM: {what}", stacklevel=4)
+            warnings.warn(f"StreamingADMM: {what}{more}", stacklevel=4)
 
     # Saved and loaded -------------------------------------------------------------------------------------------
 
@@ -653,108 +624,8 @@ class StreamingADMM(torch.optim.Optimizer):
             self._prepare(self._module, None)
 
 
-class Hook:
-    """Tells an optimizer of forward passes. A copy of the module does not copy the optimizer with it."""
-
-    def __init__(self, optimizer: StreamingADMM | None) -> None:
-        self.optimizer: Callable[[], StreamingADMM | None]
-        self.optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
-        self.busy = False
-        self.tell = torch.compiler.disable(self._tell)  # type: ignore[no-untyped-call]
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self.tell(module, args, kwargs, output)
-
-    def _tell(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        optimizer = self.optimizer()
-        if optimizer is not None and not self.busy and optimizer._is_observed():
-            optimizer._observe(output, functools.partial(self._again, module, args, kwargs))
-
-    def _again(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """The outputs of the same forward pass without compiled code, on copies of the buffers."""
-        inner = getattr(module, "_orig_mod", module)
-        buffers = {name: b.clone() for name, b in inner.named_buffers()}
-        devices = {p.device for p in inner.parameters() if p.is_cuda}
-        self.busy = True
-        try:
-            with torch.random.fork_rng(devices), torch.enable_grad(), eager():
-                return torch.func.functional_call(inner, buffers, args, kwargs)
-        finally:
-            self.busy = False
-
-    def __reduce__(self) -> Any:
-        return Hook, (None,)
-
-
-def eager() -> contextlib.AbstractContextManager[Any]:
-    stance = getattr(torch.compiler, "set_stance", None)
-    return stance("force_eager") if stance is not None else contextlib.nullcontext()
-
-
-def recording() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def _fire(fired: set[int], i: int, gradients: Any) -> None:
-    fired.add(i)
-
-
-def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[Tensor]:
-    """All tensors that an output holds, however it is made."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, nn.Module):
-        return
-    seen.add(id(value))
-    inside: Iterable[Any] = ()
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, (list, tuple, set)):
-        inside = value
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        inside = vars(value).values()
-    for each in inside:
-        yield from tensors_in(each, seen)
-
-
-def unsharded(module: nn.Module) -> dict[int, Tensor]:
-    """The parameters of ``fully_shard``, by the ``id`` of the tensor that forward passes use in their place."""
-    found = {}
-    for part in module.modules():
-        state: Any = part._get_fsdp_state() if hasattr(part, "_get_fsdp_state") else None  # type: ignore[operator]
-        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
-        for each in (p for group in groups if group is not None for p in group.fsdp_params):
-            if hasattr(each, "_unsharded_param"):
-                found[id(each._unsharded_param)] = each.sharded_param
-    return found
-
-
-def _checked(module: Any, lr: Any, total_steps: Any, weight_decay: Any) -> list[Tensor]:
-    """The parameters of the module, if all arguments are right."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"StreamingADMM takes the module, not {type(module).__name__}: it sees the module's forward passes. Write "
-            "StreamingADMM(module) in the place of Optimizer(module.parameters())"
-        )
-    params: list[Tensor] = list(module.parameters())
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in params):
-        raise ValueError("the module has lazy parameters without a shape: call it once on a batch first")
-    if not any(p.requires_grad for p in params):
-        raise ValueError("the module has no parameter with requires_grad=True")
-    if isinstance(lr, bool) or not isinstance(lr, (int, float, Tensor)) or not 0 <= float(lr) < math.inf:
-        raise ValueError(f"lr must be a finite number >= 0, not {lr!r}")
-    if (
-        isinstance(weight_decay, bool)
-        or not isinstance(weight_decay, (int, float))
-        or not 0 <= weight_decay < math.inf
-    ):
-        raise ValueError(f"weight_decay must be a finite number >= 0, not {weight_decay!r}")
-    if total_steps is not None and (
-        isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1
-    ):
-        raise ValueError(f"total_steps must be a whole number >= 1 or None, not {total_steps!r}")
-    return params
+def _reach(reached: set[int], i: int, gradients: Any) -> None:
+    reached.add(i)
 
 
 __all__ = ["StreamingADMM"]
