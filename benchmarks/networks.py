@@ -709,7 +709,7 @@ def run_cell(cell: Cell, arrays: Arrays, device: str, steps: int | None = None) 
 def _at_the_door(
     cell: Cell, task: Task, module: nn.Module, train: Rows, held_out: Rows, device: str
 ) -> dict[str, Any]:
-    """``dladmm.train`` with the same batches, passes and regularisation."""
+    """``dladmm.train`` with the same batches, passes and regularisation; it draws the weights of chains itself."""
     import dladmm
     from dladmm.engine.streaming_options import StreamingOptions
 
@@ -727,7 +727,7 @@ def _at_the_door(
     result = dladmm.train(
         module, X, y,
         loss="cross_entropy" if classes else "squared" if one else own,
-        mode="streaming", max_iter=task.passes, batch_size=task.batch, random_state=cell.seed, init="keep",
+        mode="streaming", max_iter=task.passes, batch_size=task.batch, random_state=cell.seed,
         device=device, dropout=0.0, streaming=StreamingOptions(smoothing=cell.smoothing),
     )  # fmt: skip
     seconds = _clock(device) - began
@@ -737,7 +737,7 @@ def _at_the_door(
         "passes": task.passes,
         "score": score if finite else task.loss.chance(held_out),
         "loss": loss if finite else None,
-        "train_loss": result.history["loss"][-1],
+        "train_loss": result.history.last("loss"),
         "finite": finite,
         "seconds": round(seconds, 3),
         "device": device,
