@@ -90,7 +90,7 @@ VISION: dict[str, Callable[[], Case]] = {
 }
 VISION |= {
     "googlenet": vision("googlenet", aux_logits=True, init_weights=False),
-    "inception_v3": vision("inception_v3", 80, aux_logits=True, init_weights=False),
+    "inception_v3": vision("inception_v3", 299, aux_logits=True, init_weights=False),
     "vit": vision_transformer,
     "fcn_resnet50": pixels("fcn_resnet50", aux_loss=True),
     "deeplabv3_mobilenet_v3_large": pixels("deeplabv3_mobilenet_v3_large"),
@@ -114,7 +114,7 @@ def language(
         model_class = getattr(transformers, name)
         module = model_class(model_class.config_class(**config))
         ids = torch.randint(3, 99, (4, 16))
-        given: dict[str, Any] = dict(inputs) or {"input_ids": ids}
+        given: dict[str, Any] = {n: t.to(ids.device) for n, t in inputs.items()} or {"input_ids": ids}
         if labels == "tokens":
             given["labels"] = ids
         elif labels == "classes":
