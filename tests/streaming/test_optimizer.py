@@ -240,6 +240,38 @@ def test_states_beside_the_outputs_are_not_the_last(kind):
     assert maps_of(optimizer, module) == {f"rnn.weight_{k}h_l{i}": sizes for k in "ih" for i in (0, 1)}
 
 
+def test_a_loop_over_time_outside_of_the_module():
+    """A state that is handed to the next call is no output, and a call does not look into the one before."""
+
+    class Cell(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.state, self.up, self.head = nn.Linear(6, 6), nn.Linear(2, 6), nn.Linear(6, 3)
+
+        def forward(self, x, h):
+            h = (self.up(x) + self.state(h)).tanh()
+            return self.head(h), h
+
+    torch.manual_seed(0)
+    module, times, walks = Cell(), 6, []
+    optimizer = StreamingADMM(module, lr=0.03, total_steps=60)
+    optimizer._pass_of = lambda uses, make=optimizer._pass_of: walks.append(len(uses)) or make(uses)
+    x, y = torch.randn(times, 20, 2), torch.randint(0, 3, (20,))
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        h = torch.zeros(20, 6)
+        for t in range(times):
+            out, h = module(x[t], h=h)
+        loss = F.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.85 * losses[0]
+    assert set(walks) == {3}
+    assert set(maps_of(optimizer, module)) == {"state.weight", "up.weight"}
+
+
 class Experts(nn.Module):
     """Experts in a stack, of which a batch may leave some without rows; and one that most batches leave out."""
 

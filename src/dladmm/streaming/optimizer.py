@@ -36,6 +36,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -287,13 +288,16 @@ def _in_a_row(params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], nam
 class Pass:
     """What was seen of one forward pass: of each weight its layout (None: no map), and the moments of its parts.
 
-    ``behind`` are the outputs that a weight is the last map before; ``reached`` the outputs that gradients came to.
+    ``behind`` are the outputs that a weight is the last map before; ``reached`` the outputs that gradients came to, and
+    ``handed_on`` those that were inputs of another pass.
     """
 
     layouts: dict[Tensor, Layout | None] = field(default_factory=dict)
     behind: dict[Tensor, set[int]] = field(default_factory=dict)
     moments: dict[tuple[Tensor, int], Tensor] = field(default_factory=dict)
+    outputs: list[weakref.ref[Tensor]] = field(default_factory=list)
     reached: set[int] = field(default_factory=set)
+    handed_on: set[int] = field(default_factory=set)
 
 
 class StreamingADMM(torch.optim.Optimizer):
@@ -379,22 +383,28 @@ class StreamingADMM(torch.optim.Optimizer):
     def observe(self, *outputs: Any) -> None:
         """Count the inputs of all maps on the way to these outputs (tensors, or what holds them) in the metric."""
         if self._is_observed():
-            self._observe(outputs, None)
+            self._observe(outputs, (), None)
 
     @torch.no_grad()
-    def _observe(self, outputs: Any, again: Callable[[], Any] | None) -> None:
-        tensors = [t for t in tensors_in(outputs) if t.grad_fn is not None]
+    def _observe(self, outputs: Any, inputs: Any, again: Callable[[], Any] | None) -> None:
+        tensors, before = ([t for t in tensors_in(x) if t.grad_fn is not None] for x in (outputs, inputs))
         weights = {id(p): p for p in self.param_groups[0]["params"]} | unsharded(self._module)
-        uses, opaque = uses_of(tensors, weights)
+        uses, opaque = uses_of(tensors, weights, before)
         if opaque and again is not None:
             try:
-                uses, opaque = uses_of([t for t in tensors_in(again()) if t.grad_fn is not None], weights)
+                eager = [t for t in tensors_in(again()) if t.grad_fn is not None]
+                uses, opaque = uses_of(eager, weights, before)
             except Exception as error:
                 self._warn(f"could not run the module without its compiled code to see into it: {error!r}")
         self._called = self._called or bool(tensors)
         self._opaque |= opaque
+        for earlier in self._pending:  # states that are handed on are not the last
+            earlier.handed_on |= {
+                i for i, t in enumerate(earlier.outputs) if any(t() is each for each in before)
+            }
         if uses:
             seen = self._pass_of(uses)
+            seen.outputs = [weakref.ref(t) for t in tensors]
             for i, node in enumerate(t.grad_fn for t in tensors):
                 if node is not None:
                     node.register_prehook(functools.partial(_reach, seen.reached, i))
@@ -434,7 +444,7 @@ class StreamingADMM(torch.optim.Optimizer):
                 waiting.append(seen)
                 continue
             for weight, layout in seen.layouts.items():
-                last = bool(seen.behind[weight] & seen.reached)
+                last = bool(seen.behind[weight] & seen.reached - seen.handed_on)
                 self._is_map(weight, None if last else layout)
             for part, now in seen.moments.items():
                 number, total = self._sums.get(part, (0, 0.0))

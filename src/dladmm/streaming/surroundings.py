@@ -34,7 +34,7 @@ class Hook:
     def _report(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         optimizer = self.optimizer()
         if optimizer is not None and not self.busy and optimizer._is_observed():
-            optimizer._observe(output, functools.partial(self._again, module, args, kwargs))
+            optimizer._observe(output, (args, kwargs), functools.partial(self._again, module, args, kwargs))
 
     def _again(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The outputs of the same forward pass without compiled code, on copies of the buffers."""

@@ -74,13 +74,17 @@ OPAQUE = ("CompiledFunctionBackward", "CheckpointFunctionBackward")
 """Nodes whose inside cannot be seen: compiled code, reentrant checkpoints."""
 
 
-def uses_of(outputs: Iterable[Tensor], weights: Mapping[int, Tensor]) -> tuple[list[Use], set[str]]:
-    """Every use of these weights (by ``id``) on the way to the outputs, and the names of opaque nodes met.
+def uses_of(
+    outputs: Iterable[Tensor], weights: Mapping[int, Tensor], inputs: Iterable[Tensor] = ()
+) -> tuple[list[Use], set[str]]:
+    """Every use of these weights (by ``id``) between inputs and outputs, and the names of opaque nodes met.
 
     Outputs inside the graph of another one (hidden states, cached keys) are not the last for anything.
     """
-    roots = {i: out.grad_fn for i, out in enumerate(outputs) if out.grad_fn is not None}
-    inner = dict.fromkeys(_nodes_from([p for root in roots.values() for p, _ in root.next_functions]))
+    before = {t.grad_fn for t in inputs}
+    ends = [(i, out.grad_fn) for i, out in enumerate(outputs)]
+    roots = {i: node for i, node in ends if node is not None and node not in before}
+    inner = dict.fromkeys(_nodes_from([p for r in roots.values() for p, _ in r.next_functions], before))
     tops = {i: root for i, root in roots.items() if root not in inner}
     found: dict[Any, list[Use]] = {}
     names = set()
@@ -95,7 +99,7 @@ def uses_of(outputs: Iterable[Tensor], weights: Mapping[int, Tensor]) -> tuple[l
     frozen = {tuple(sorted(w.shape)) for w in weights.values() if not w.requires_grad and w.ndim > 1}
     behind: dict[Any, set[int]] = {}
     for i, root in tops.items():
-        for node in _nodes_from([root], lambda node: node in found or _is_map(node, frozen)):
+        for node in _nodes_from([root], before, lambda node: node in found or _is_map(node, frozen)):
             if node in found:
                 behind.setdefault(node, set()).add(i)
     return [
@@ -105,9 +109,11 @@ def uses_of(outputs: Iterable[Tensor], weights: Mapping[int, Tensor]) -> tuple[l
     ], names
 
 
-def _nodes_from(start: Iterable[Any], is_end: Callable[[Any], bool] | None = None) -> Iterator[Any]:
-    """All nodes that gradients come to from these on; not beyond those that are ends."""
-    seen: set[Any] = set()
+def _nodes_from(
+    start: Iterable[Any], before: set[Any], is_end: Callable[[Any], bool] | None = None
+) -> Iterator[Any]:
+    """All nodes that gradients come to from these on, without those ``before``; not beyond those that are ends."""
+    seen = set(before)
     stack = list(start)[::-1]
     while stack:
         node = stack.pop()
