@@ -193,10 +193,11 @@ def test_the_table_counts_as_one_would_by_hand(capsys):
         made("adam", 1, [1.0, 2.0, 3.0], [0.5, 0.6, 0.96], "CONVERGED"),
         made("gd", 0, [2.0], [None], "NON_FINITE"),
         made("admm", 0, [], [], "STALLED"),
+        made("muon", 0, [1.0], [0.1], "NO_BETTER_THAN_CONSTANT"),
     ]
     table = summary(runs)
     adam = table["adam"]
-    assert list(table) == ["adam", "gd", "admm"]
+    assert list(table) == ["adam", "gd", "admm", "muon"]
     assert adam["test_accuracy"]["mean"] == pytest.approx(0.93)
     assert adam["test_accuracy"]["deviation"] == pytest.approx(np.std([0.9, 0.96], ddof=1))
     assert adam["best_test_accuracy"]["mean"] == pytest.approx((0.91 + 0.96) / 2)
@@ -211,7 +212,16 @@ def test_the_table_counts_as_one_would_by_hand(capsys):
     json.dumps(table, allow_nan=False)
     show(table, "by hand")
     shown = capsys.readouterr().out
-    for words in ("0.9300", "±0.0424", "k 2.5", "2.5 s", "1 of 2", "NON_FINITE"):
+    for words in (
+        "0.9300",
+        "±0.0424",
+        "k 2.5",
+        "2.5 s",
+        "1 of 2",
+        "NON_FINITE",
+        "NO BETTER",
+        "THAN CONSTANT",
+    ):
         assert words in shown
     assert max(map(len, shown.splitlines())) <= 80
 

@@ -66,6 +66,7 @@ def test_a_run_that_fails_gives_the_threads_back():
     assert torch.get_num_threads() == 3
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_the_largest_product_of_a_network_by_hand():
     chain = dladmm.mlp([7, 30, 4])
     result = dladmm.train(chain, np.zeros((11, 7)), np.arange(11) % 4, max_iter=1, mode="convergent")

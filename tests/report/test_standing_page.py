@@ -19,7 +19,8 @@ def page(tmp_path):
     y = 1e5 + 3e4 * np.sin(2 * X[:, :1])
 
     def write(max_iter, **changes):
-        result = train(mlp([3, 8, 1]), X, y, loss="squared", validation=(X, y), max_iter=max_iter)
+        settings = {"loss": "squared", "mode": "accelerated", "validation": (X, y)}
+        result = train(mlp([3, 8, 1]), X, y, max_iter=max_iter, **settings)
         standing = result.standing.to_dict() | changes
         write_run(result, tmp_path / "run", {"dataset": "sine"}, curves=False, standing=standing)
         write_page(read_report(tmp_path), tmp_path / "report.html")

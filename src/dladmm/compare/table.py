@@ -103,6 +103,14 @@ def _reached(runs: list[Run], targets: Sequence[float | None], column: str) -> d
     }
 
 
+NO_SUCCESS = {
+    "DIVERGED": "DIVERGED",
+    "NON_FINITE": "NON_FINITE",
+    "NO_BETTER_THAN_CONSTANT": "NO BETTER\nTHAN CONSTANT",
+}
+"""Statuses that stand below a method's name, in narrow words."""
+
+
 def show(table: dict[str, Any], title: str) -> None:
     """The table on standard output, narrow enough for 80 columns."""
     first: dict[str, Any] = next(iter(table.values()), {"reached": []})
@@ -111,7 +119,7 @@ def show(table: dict[str, Any], title: str) -> None:
     levels = [_shown_level(name, numbers) for name in first["reached"] if name != "best"]
     rows = []
     for method, entry in table.items():
-        failed = [status for status in ("DIVERGED", "NON_FINITE") if status in entry["status"]]
+        failed = [words for status, words in NO_SUCCESS.items() if status in entry["status"]]
         seconds = entry["seconds_per_iteration"]
         rows.append(
             [

@@ -140,11 +140,11 @@ class Standing:
         """The message of :class:`NoBetterThanConstant`."""
         said = []
         if self.measure != "loss" and math.isfinite(self.network):
-            said.append(f"{self.measure} {self.network:.4f}, {self._constant} {self.constant:.4f}")
+            said.append(f"{self.measure} {_shown(self.network)}, {self._constant} {_shown(self.constant)}")
         if self.loss is not None and self.constant_loss is not None:
             said.append(f"mean loss {self.loss:.4g}, that of the best constant {self.constant_loss:.4g}")
-        if max(self._gains) > 0:
-            said.append("a difference that says nothing on so many rows")
+        if self.unseen and max(self._gains) > 0:
+            said.append("chance may make such a difference on so few rows")
         return (
             f"the network is no better than a constant answer on {self.rows}: {'; '.join(said)}. Look at the targets "
             "and the columns of X; then try more iterations (max_iter), another mode, a smaller penalty (regularizer), "
@@ -158,18 +158,23 @@ class Standing:
 
     def lines(self) -> list[str]:
         """The comparison in words, the warning last."""
-        beside = f"{self._constant} {self.constant:.4f}"
+        beside = f"{self._constant} {_shown(self.constant)}"
         if self.linear is not None:
-            beside += f", a linear model {self.linear:.4f}"
+            beside += f", a linear model {_shown(self.linear)}"
         elif self.unseen and self.measure != "loss":
             beside += ", a linear model not measured"
-        said = f"{self.measure[:1].upper() + self.measure[1:]} on {self.rows}: {self.network:.4f}. Beside it: {beside}."
+        measure = self.measure[:1].upper() + self.measure[1:]
+        said = f"{measure} on {self.rows}: {_shown(self.network)}. Beside it: {beside}."
         return [said] if self.warning is None else [said, self.warning]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as ``metrics.json`` has them."""
         held = {name: _written(value) for name, value in asdict(self).items()}
         return held | {"warning": self.warning}
+
+
+def _shown(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.3g}"
 
 
 def _written(value: Any) -> Any:
