@@ -320,6 +320,7 @@ def test_a_layer_without_biases_and_an_elman_network_begin_as_they_were_drawn():
         assert block.started(drawn, torch.zeros(2, 8, 3)) == drawn
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize("mode", ["streaming", "accelerated", "convergent"])
 def test_a_run_begins_with_memories_of_its_sequences(mode):
     """Behind an Unflatten the steps are those that the layer sees; weights of one's own stay."""

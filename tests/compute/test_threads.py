@@ -78,6 +78,7 @@ def test_the_largest_product_of_a_network_by_hand():
     assert Engine.largest_product(engine, result.state, batches) == 5.5 * 7 * 30
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_a_recurrent_layer_makes_its_products_step_by_step():
     """Of 300 steps each is small: with a second thread every one of them would wait for it."""
     network = nn.Sequential(

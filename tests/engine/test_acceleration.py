@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from convergent import train, train_graph
-from dladmm import Callback, InputError, MLPClassifier, Status, datasets, mlp
+from dladmm import Callback, InputError, MLPClassifier, datasets, mlp
 from dladmm.losses import get_loss
 from dladmm.regularizers import get_regularizer
 
@@ -60,7 +60,7 @@ def test_the_true_objective_never_rises(seed):
     objective = result.history["lagrangian"]
     assert all(after <= before for before, after in pairwise(objective))
     assert result.certificate.monotone, str(result.certificate)
-    assert result.status in (Status.MAX_ITER, Status.STALLED, Status.CONVERGED)
+    assert result.status.ok
     if objective:
         assert true_objective(result, X, y, loss, penalty) == pytest.approx(objective[-1], rel=1e-9)
 

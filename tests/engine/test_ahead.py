@@ -54,6 +54,7 @@ def test_narrow_products_are_those_of_the_last_layer(monkeypatch):
     assert asked(monkeypatch, widths=(8, 70, 4), n=49) == (3430, 4, 0, False)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.filterwarnings("ignore:Stopped after max_iter")
 def test_a_run_on_a_cpu_makes_none(monkeypatch):
     monkeypatch.setattr(hand_written.threading, "Thread", None)

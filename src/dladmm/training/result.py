@@ -51,7 +51,7 @@ class Result:
 
     @property
     def standing(self) -> Standing | None:
-        """Accuracy or R^2 beside a constant answer and a linear model; None where rows are not at hand."""
+        """Accuracy, R^2 or loss beside a constant answer and a linear model; None where nothing was measured."""
         return None if self.evidence is None else self.evidence.standing
 
     def save(self, path: str | os.PathLike[str], *, state: bool = False) -> None:
