@@ -27,8 +27,9 @@ sqrt(max(n_out, n_in)) D``, as long as a step of Adam with the rate ``lr``.
 whose rows are classes and not directions, take Adam's step with three tenths of the rate.
 
 **Memory.** The momentum of G is one number a weight. C and S are n_in x n_in each: at most two where n_in <= n_out.
-Maps with more inputs than outputs have a sketch of C with n_out / 2 columns: about one. So the state is at most three
-times the parameters. While a step observes, the moments of its batch come on top.
+Maps with more inputs than outputs have a sketch of C with n_out / 2 columns: about one, and a byte for every other
+weight of a shape. So the state is at most three times the parameters. While a step observes, the moments of its batch
+come on top.
 """
 
 from __future__ import annotations
@@ -75,6 +76,9 @@ UNPLANNED_LEAD_IN = 50
 
 MOST_ROWS = 4096
 """Rows of a map that one observation counts at most, or four times its inputs."""
+
+MOST_COLUMNS = 1024
+"""Columns of a sketch at most."""
 
 AGE = 4.0
 """The h-th observation counts ``AGE / (h + AGE - 1)`` in the metric."""
@@ -150,7 +154,7 @@ class Sketch:
     """
 
     def __init__(self, n_in: int, n_out: int) -> None:
-        self.n, self.k = n_in, max(1, n_out // 2)
+        self.n, self.k = n_in, max(1, min(n_out // 2, MOST_COLUMNS))
         self.columns, self.factor_columns = self.k + 1, self.k
 
     def moment(self, A: Tensor) -> Tensor:

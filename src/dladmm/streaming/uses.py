@@ -550,6 +550,8 @@ def _cudnn(node: Any, weights: Mapping[int, Tensor]) -> Iterator[Use]:
     both, n = 2 if node._saved_bidirectional else 1, int(node._saved_num_layers)
     own = list(_saved(node, "weight"))
     each = len(own) // (n * both)
+    if each not in (2, 4):  # projections of the states
+        return
     sizes = [int(s) for s in getattr(node, "_saved_batch_sizes", None) or ()]
     for layer in range(n):
         start = layer * both
