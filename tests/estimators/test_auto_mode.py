@@ -20,7 +20,6 @@ from dladmm.engine.rounds import Rounds, looks
 from dladmm.estimators.choosing import CROSS_FITTED, mode_of
 from dladmm.network.soft_clip import LIMIT
 from dladmm.network.table_inputs import TableInputs
-from dladmm.training.standing import NoBetterThanConstant
 
 
 def blobs(rows: int, classes: int, features: int = 6, seed: int = 0, spread: float = 3.0):
