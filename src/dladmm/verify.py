@@ -156,6 +156,9 @@ def activation(f: dict[str, Any], z: Array) -> tuple[Array, Array]:
         return (sigmoid(z) if k == 1 else np.tanh(z)), k**2 * sigmoid(k * z) * sigmoid(-k * z)
     if f["name"] == "softplus":
         return softplus(z), sigmoid(z)
+    if f["name"] == "gelu":
+        share = 0.5 * np.array([math.erfc(-each / math.sqrt(2)) for each in z.ravel()]).reshape(z.shape)
+        return z * share, share + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     if f["name"] == "elu":
         alpha, low = float(f["alpha"]), np.minimum(z, 0)
         return np.where(z > 0, z, alpha * np.expm1(low)), np.where(z > 0, 1.0, alpha * np.exp(low))

@@ -14,6 +14,7 @@ from torch import Tensor
 from dladmm.activations import (
     ACTIVATIONS,
     ELU,
+    GELU,
     Activation,
     LeakyReLU,
     Quantised,
@@ -27,6 +28,7 @@ from dladmm.activations import (
     get_activation,
 )
 from dladmm.base.errors import InputError, InputTypeError
+from dladmm.network.monotone import never_falls
 
 EVERY: list[Activation] = [
     *(get_activation(name) for name in ACTIVATIONS),
@@ -116,6 +118,8 @@ def test_argmin_is_stationary(f: Activation, weight: float, rng: torch.Generator
             m, a = (scale * torch.randn(2, 2000, dtype=torch.float64, generator=rng)).to(dtype)
             z = f.argmin(m, a, weight)
             size = 1 + z.abs() + m.abs() + weight * f.derivative(z).abs() * (a.abs() + f(z).abs())
+            if isinstance(f, GELU):  # at its lowest point rounding z moves the slope by f''
+                size += weight * a.abs()
             assert (f.stationarity(z, m, a, weight) <= tol * size).all()
 
 
@@ -137,7 +141,7 @@ def test_stationarity_at_kinks_and_jumps() -> None:
     assert sign.stationarity(zero, two, two).item() == 2  # m lies on the same step
 
 
-@pytest.mark.parametrize("f", [f for f in EVERY if getattr(f, "slope", 0.0) >= 0], ids=str)
+@pytest.mark.parametrize("f", [f for f in EVERY if never_falls(f)], ids=str)
 @given(data=st.data(), weight=weights)
 def test_argmin_is_monotone(f: Activation, data: st.DataObject, weight: float) -> None:
     """For increasing f the objective has increasing differences: larger m or a, no smaller z."""
@@ -259,7 +263,7 @@ def test_levels_are_hit_without_rounding(jump, dtype) -> None:
 @pytest.mark.parametrize(
     ("spec", "error", "words"),
     [
-        ("rleu", InputError, "unknown activation 'rleu'; known: elu, hard_tanh, identity"),
+        ("rleu", InputError, "unknown activation 'rleu'; known: elu, gelu, hard_tanh, identity"),
         ({"name": "relu", "slope": 1.0}, InputError, "'relu' has no parameter 'slope'; allowed: none"),
         ({"name": "leaky_relu", "slop": 1.0}, InputError, "no parameter 'slop'; allowed: slope"),
         ({"slope": 1.0}, InputTypeError, "activation must be a name"),

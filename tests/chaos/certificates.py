@@ -28,7 +28,7 @@ LOSSES = (
     {"name": "poisson", "cap": 3.0},
 )  # fmt: skip
 ACTIVATIONS = (
-    "relu", {"name": "leaky_relu", "slope": 0.1}, "identity", "hard_tanh", "sigmoid", "tanh", "softplus",
+    "relu", {"name": "leaky_relu", "slope": 0.1}, "identity", "hard_tanh", "sigmoid", "tanh", "softplus", "gelu",
     {"name": "elu", "alpha": 0.7}, "sign", "step", "quantised",
 )  # fmt: skip
 PENALTIES = (

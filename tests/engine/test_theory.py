@@ -11,7 +11,8 @@ from dladmm.engine.sweep import last_layer_rate
 from problems import random_problem
 
 ACTIVATIONS = [
-    "relu", "leaky_relu", "identity", "hard_tanh", "sigmoid", "tanh", "softplus", "elu", "sign", "step", "quantised",
+    "relu", "leaky_relu", "identity", "hard_tanh", "sigmoid", "tanh", "softplus", "elu", "gelu", "sign", "step",
+    "quantised",
 ]  # fmt: skip
 LOSSES = ["cross_entropy", "squared", "binary_logistic", "huber", "squared_hinge"]
 REGULARIZERS = [

@@ -12,13 +12,13 @@ from torch import nn
 from dladmm.activations.base import Activation
 from dladmm.activations.jumps import Quantised, Sign, Step
 from dladmm.activations.piecewise import HardTanh, Identity, LeakyReLU, PiecewiseLinear, ReLU
-from dladmm.activations.smooth import ELU, Sigmoid, Smooth, Softplus, Tanh
+from dladmm.activations.smooth import ELU, GELU, Sigmoid, Smooth, Softplus, Tanh
 from dladmm.base.spec import from_spec
 
 ACTIVATIONS: dict[str, type[Activation]] = {
     cls.name: cls
     for cls in (
-        ReLU, LeakyReLU, Identity, HardTanh, Sigmoid, Tanh, Softplus, ELU, Sign, Step, Quantised,
+        ReLU, LeakyReLU, Identity, HardTanh, Sigmoid, Tanh, Softplus, ELU, GELU, Sign, Step, Quantised,
     )
 }  # fmt: skip
 
@@ -41,6 +41,7 @@ def from_module(module: nn.Module) -> Activation | None:
 __all__ = [
     "ACTIVATIONS",
     "ELU",
+    "GELU",
     "Activation",
     "HardTanh",
     "Identity",

@@ -292,3 +292,67 @@ class ELU(Activation):
     @classmethod
     def from_module(cls, module: nn.Module) -> ELU | None:
         return cls(float(module.alpha)) if isinstance(module, nn.ELU) and module.alpha > 0 else None
+
+
+@dataclass(frozen=True)
+class GELU(Smooth):
+    """argmin_z (z - m)^2 + weight (a - z Phi(z))^2, Phi the normal distribution's; equations (4) and (14).
+
+    f falls below ``LOWEST`` and rises above it, and bends at +-sqrt(2). Beyond +-``FLAT`` it is 0 and z to rounding,
+    where the argmin is a formula. Between, every rise of D from below to above zero on a grid, of which these points
+    are a part, brackets a local minimiser; the best of all is taken.
+    """
+
+    name: ClassVar[str] = "gelu"
+    FLAT: ClassVar[float] = 9.0
+    LOWEST: ClassVar[float] = -0.7517915246935645
+    CELLS: ClassVar[int] = 360
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return F.gelu(z)
+
+    def jet(self, z: Tensor) -> Jet:
+        share = torch.special.ndtr(z)
+        density = torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        return Jet(self(z), share + z * density, density * (2 - z * z))
+
+    def argmin(self, m: Tensor, a: Tensor, weight: float = 1.0) -> Tensor:
+        weight = checked_weight(weight)
+        result = torch.empty_like(m, memory_format=torch.contiguous_format)
+        entries = max(1, part_size(m) // self.CELLS)
+        flat = (torch.split(each.reshape(-1), entries) for each in (result, m, a))
+        for out, m_part, a_part in zip(*flat, strict=True):
+            out.copy_(self._best(m_part.double(), a_part.double(), weight))
+        return result
+
+    def _best(self, m: Tensor, a: Tensor, weight: float) -> Tensor:
+        best = m.clamp(max=-self.FLAT)
+        right = ((m + weight * a) / (1 + weight)).clamp_(min=self.FLAT)
+        self._improve(best, torch.arange(len(m), device=m.device), right, m, a, weight)
+        grid = torch.linspace(-self.FLAT, self.FLAT, self.CELLS + 1, dtype=m.dtype, device=m.device)
+        bends = [self.LOWEST, -math.sqrt(2), math.sqrt(2)]
+        grid = torch.cat([grid, grid.new_tensor(bends)]).sort().values
+        f, f1, _ = self.jet(grid)
+        D = grid - m[:, None] - weight * (a[:, None] - f) * f1
+        rows, cells = ((D[:, :-1] <= 0) & (D[:, 1:] >= 0)).nonzero(as_tuple=True)
+        low, high = grid[cells], grid[cells + 1]
+        found = self._guarded_newton((low + high) / 2, low, high, m[rows], a[rows], weight)
+        order = torch.argsort(rows, stable=True)
+        rows, found = rows[order], found[order]
+        turn = torch.arange(len(rows), device=m.device) - torch.searchsorted(rows, rows)
+        for k in range(int(turn.max()) + 1 if len(turn) else 0):
+            self._improve(best, rows[turn == k], found[turn == k], m, a, weight)
+        return best
+
+    def _improve(self, best: Tensor, rows: Tensor, z: Tensor, m: Tensor, a: Tensor, weight: float) -> None:
+        """Put z in the place of the best points of these rows where its objective is lower."""
+        now = best[rows]
+        gain = objective_gain(z, self(z), now, self(now), m[rows], a[rows], weight)
+        best[rows] = torch.where(gain > 0, z, now)
+
+    def module(self) -> nn.Module:
+        return nn.GELU()
+
+    @classmethod
+    def from_module(cls, module: nn.Module) -> GELU | None:
+        return cls() if isinstance(module, nn.GELU) and module.approximate == "none" else None

@@ -15,7 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from dladmm.activations import ACTIVATIONS, Activation, LeakyReLU, get_activation
+from dladmm.activations import ACTIVATIONS, GELU, Activation, LeakyReLU, get_activation
 from dladmm.activations import from_module as activation_of
 from dladmm.base.errors import InputError
 from dladmm.network.chain import Chain
@@ -63,7 +63,8 @@ def check_monotone_activation(spec: object) -> None:
 
 def never_falls(f: Activation) -> bool:
     """Whether an activation of this library is non-decreasing; of others it is not known."""
-    return type(f) in ACTIVATIONS.values() and (not isinstance(f, LeakyReLU) or f.slope >= 0)
+    falls = isinstance(f, GELU) or (isinstance(f, LeakyReLU) and f.slope < 0)
+    return type(f) in ACTIVATIONS.values() and not falls
 
 
 def directions(module: nn.Module, feature: int) -> Tensor:
