@@ -559,6 +559,55 @@ def test_outputs_of_every_make():
 # Loops of one's own -------------------------------------------------------------------------------------------
 
 
+class Operators(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_asks_the_device_for_nothing():
+    """What cannot be recorded: numbers that the host waits for, and tensors that it makes."""
+    module = nn.Sequential(ResNet(), nn.Flatten(), nn.LayerNorm(5))
+    optimizer = StreamingADMM(module, total_steps=100, weight_decay=0.1)
+    x = R(6, 3, 8, 8)
+    counts = []
+    for _ in range(9):
+        optimizer.zero_grad()
+        module(x).square().sum().backward()
+        with Operators() as operators:
+            optimizer.step()
+        counts.append(len(operators.names))
+    waits = {
+        "_local_scalar_dense",
+        "nonzero",
+        "is_nonzero",
+        "equal",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "full",
+        "zeros",
+    }
+    assert not waits & set(operators.names)
+    views = {
+        "view",
+        "t",
+        "transpose",
+        "unbind",
+        "permute",
+        "_unsafe_view",
+        "split_with_sizes",
+        "expand",
+        "detach",
+    }
+    launches = [name for name in operators.names if name not in views]
+    assert len(launches) <= 45 * len(optimizer._stacks)
+    assert counts[-1] < counts[0]
+
+
 def test_recordings_need_steps_before(monkeypatch):
     module = mlp(6, 8, 3)
     optimizer = StreamingADMM(module)
