@@ -343,3 +343,58 @@ def test_recorded_launches_make_the_same_steps(name, digits, monkeypatch):
     assert min(accuracies) > 0.9
     assert abs(accuracies[0] - accuracies[1]) < 0.02
     assert runs[0].history["loss"][0] == pytest.approx(runs[1].history["loss"][0], rel=0.05)
+
+
+class Curve(nn.Module):
+    def __init__(self, skip=False):
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(4, 24), nn.Linear(24, 24), nn.Linear(24, 1)
+        self.skip = nn.Linear(4, 1) if skip else None
+
+    def forward(self, x):
+        v = F.relu(self.first(x))
+        out = self.head(v + F.relu(self.inner(v)))
+        return out if self.skip is None else out + self.skip(x)
+
+
+def curve(units):
+    x = np.random.default_rng(0).uniform(-1, 1, (400, 4))
+    y = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
+    return (x * np.logspace(-1, 3, 4) + 5, 1000 * y + 1e5) if units else (x, y)
+
+
+def trained_on_curve(module, units, **settings):
+    x, y = curve(units)
+    return train(module, x, y, loss="squared", max_iter=12, mode="streaming", dtype="float64", **settings)
+
+
+def test_units_of_inputs_and_targets_drop_out():
+    """The first and the last layer undo them; the module itself takes and gives numbers as they came."""
+    explained = []
+    for units in (False, True):
+        torch.manual_seed(0)
+        module = Curve()
+        explained.append(trained_on_curve(module, units).history["train_r2"][-1])
+        x, y = curve(units)
+        with torch.no_grad():
+            found = module(torch.from_numpy(x).to(module.head.bias.dtype))[:, 0].numpy()
+        assert 1 - ((found - y) ** 2).mean() / y.var() > 0.95
+    assert explained[1] == pytest.approx(explained[0], abs=1e-4)
+
+
+def test_a_trained_module_goes_on_from_where_it_was():
+    torch.manual_seed(0)
+    module = Curve()
+    first = trained_on_curve(module, True).history["train_r2"][-1]
+    again = trained_on_curve(module, True, init="keep", batch_size=400)
+    assert again.history["train_r2"][0] > first - 0.05
+
+
+def test_inputs_that_meet_two_layers_are_left_as_they_are():
+    torch.manual_seed(0)
+    module = Curve(skip=True)
+    trained_on_curve(module, False)
+    x, y = curve(False)
+    with torch.no_grad():
+        found = module(torch.from_numpy(x).to(module.head.bias.dtype))[:, 0].numpy()
+    assert 1 - ((found - y) ** 2).mean() / y.var() > 0.9

@@ -50,6 +50,7 @@ from dladmm.losses import (
 )
 from dladmm.network.chain import Chain, from_module, own_settings
 from dladmm.network.finite import with_weights
+from dladmm.network.given_module import trained_layer
 from dladmm.network.scaling import STREAMED_LENGTH, Scaling
 from dladmm.network.whole import is_whole, streamed_network
 from dladmm.regularizers import Regularizer
@@ -167,11 +168,13 @@ def sample_trainer(
         chosen = make_options(preset, **own_settings(chain) | options)
     check_chain(chain, chosen, method)
     penalty, n_outputs = chosen.penalty(regularizer), _n_outputs(chain, tried)
-    init = init_of(init, model) if not is_whole(chain) else init.replace("auto", "keep")
     if is_whole(chain):
-        generator = None if init == "keep" else torch.Generator().manual_seed(random_state)
+        # Its own weights; those that were not trained yet are a start for inputs and targets at a common scale
+        generator = torch.Generator().manual_seed(random_state) if init == "fresh" else None
+        if init == "auto":
+            init = "fresh" if trained_layer(cast(Whole, chain.blocks[0]).module) is None else "keep"
         params = chain.initial_parameters(generator, 1.0, dtype=torch_dtype, device=torch_device)
-    elif init == "keep" and isinstance(model, nn.Module):
+    elif (init := init_of(init, model)) == "keep" and isinstance(model, nn.Module):
         params = module_parameters(model, chain, torch_dtype, torch_device)
     else:
         drawn = chosen.init_scale, chosen.init_std, torch_dtype, torch_device, chosen.init_rule
@@ -280,7 +283,7 @@ def sample_trainer(
     if init == "keep":
         params = params if units is None else units.unfold(params)
         params = params if scaling is None else scaling.unfold(params)
-    elif chosen.init_std is None:
+    elif chosen.init_std is None and not is_whole(chain):
         params = started(chain, params, x)
     trainer = Trainer(
         chain,
@@ -354,7 +357,8 @@ def _exact_targets(checks: RowChecks, y: Any, rows: Batch) -> Tensor:
 
 def _units(checks: RowChecks, target: Tensor, rows: Batch) -> Units | None:
     """The units of a regression's targets, by all rows of arrays or by the first rows of a stream."""
-    if not foldable(dict(checks.params[-1]), checks.n_outputs):
+    names = checks.chain.blocks[-1].of_outputs
+    if names is None or not foldable(dict(checks.params[-1]), checks.n_outputs, names):
         return None
     weight = None if rows.counts is None else rows.counts.double()
     if weight is not None:
@@ -362,7 +366,7 @@ def _units(checks: RowChecks, target: Tensor, rows: Batch) -> Units | None:
     if rows.weight is not None:
         weight = rows.weight.double() if weight is None else weight * rows.weight.double()
     found = checks.loss.units(target, weight, checks.comm)
-    return None if found is None else found.check(checks.dtype)
+    return None if found is None else replace(found.check(checks.dtype), names=names)
 
 
 def _few(X: Any, dtype: torch.dtype, device: torch.device, n: int = 2) -> Tensor:

@@ -135,6 +135,12 @@ class Block(ABC):
     carried: tuple[str, ...] = ()
     """Cached quantities that cannot be computed again bit for bit, so that a checkpoint must hold them."""
 
+    of_inputs: tuple[str, str] | None = ("W", "b")
+    """The names of a first block's weight and bias that its inputs meet, into which their scaling can be folded."""
+
+    of_outputs: tuple[str, str] | None = ("W", "b")
+    """The names of a last block's weight and bias that its outputs come from, into which their units can be folded."""
+
     n_in: int | None = None
     """Features per row that g takes, where that is one number."""
 

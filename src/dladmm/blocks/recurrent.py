@@ -58,6 +58,7 @@ class RecurrentStates(Block):
     """
 
     kind = "recurrent"
+    of_inputs = "weight_ih_l0", "bias_ih_l0"
     own_variables = starts_by_data = by_steps = updated_once = True
     support = Support.COUNTS
 

@@ -30,12 +30,15 @@ class Units:
         Of the targets. The scale of a column that does not vary is infinite: it is 0 in these units.
     offset, factor : Tensor of shape (n_outputs,), optional
         Outputs for targets as they came are ``offset + factor * output``; by default shift and scale.
+    names : tuple of str
+        Those of the last block's weight and bias.
     """
 
     shift: Tensor
     scale: Tensor
     offset: Tensor | None = None
     factor: Tensor | None = None
+    names: tuple[str, str] = ("W", "b")
 
     def apply(self, y: Tensor) -> Tensor:
         """Targets (N, n_outputs) in these units."""
@@ -49,18 +52,20 @@ class Units:
     def fold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters of a network that gives targets as they came; a constant target is answered with itself."""
         *before, last = params
-        offset, factor = self._of_outputs(last["W"])
+        W, b = (last[name] for name in self.names)
+        offset, factor = self._of_outputs(W)
         factor = torch.where(factor.isfinite(), factor, torch.zeros_like(factor))
-        W = last["W"] * factor.reshape(-1, *[1] * (last["W"].ndim - 1))
-        return [*before, last | {"W": W, "b": last["b"] * factor + offset}]
+        changed = W * factor.reshape(-1, *[1] * (W.ndim - 1)), b * factor + offset
+        return [*before, last | dict(zip(self.names, changed, strict=True))]
 
     def unfold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters in these units, from those of a network that gives targets as they came."""
         *before, last = params
-        offset, factor = self._of_outputs(last["W"])
+        W, b = (last[name] for name in self.names)
+        offset, factor = self._of_outputs(W)
         factor = torch.where(factor.isfinite(), factor, torch.ones_like(factor))
-        W = last["W"] / factor.reshape(-1, *[1] * (last["W"].ndim - 1))
-        return [*before, last | {"W": W, "b": (last["b"] - offset) / factor}]
+        changed = W / factor.reshape(-1, *[1] * (W.ndim - 1)), (b - offset) / factor
+        return [*before, last | dict(zip(self.names, changed, strict=True))]
 
     def check(self, dtype: torch.dtype) -> Units:
         """These units, checked: the last layer can hold them in the network's dtype."""
@@ -77,9 +82,9 @@ class Units:
         return offset.to(like), factor.to(like)
 
 
-def foldable(last: Params, n_outputs: int) -> bool:
+def foldable(last: Params, n_outputs: int, names: tuple[str, str] = ("W", "b")) -> bool:
     """Whether a last block is an affine layer with a bias, into which units can be folded."""
-    W, b = last.get("W"), last.get("b")
+    W, b = (last.get(name) for name in names)
     return W is not None and b is not None and W.shape[0] == n_outputs and b.shape == (n_outputs,)
 
 

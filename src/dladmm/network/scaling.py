@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from dladmm.base.scipy_sparse import sparse
-from dladmm.blocks import Affine, Block, Composed, Convolution, Params, Positionwise, RecurrentStates
+from dladmm.blocks import Affine, Block, Composed, Convolution, Params, Positionwise, RecurrentStates, Whole
 from dladmm.compute.chunks import Source, concatenated, in_chunks
 from dladmm.compute.communicator import ALONE, Communicator
 
@@ -52,12 +52,14 @@ RARITY = 0.15
 class Scaling:
     """``x' = (x - shift) / scale``, with ``shift`` and ``scale`` per feature (broadcast against one sample).
 
-    ``columns`` are shift and scale per column of the first weight W, where those differ from the features.
+    ``columns`` are shift and scale per column of the first weight W, where those differ from the features; ``names``
+    are those of the first block's weight and bias.
     """
 
     shift: Tensor
     scale: Tensor
     columns: tuple[Tensor, Tensor] | None = None
+    names: tuple[str, str] = ("W", "b")
 
     @classmethod
     @torch.no_grad()
@@ -76,8 +78,18 @@ class Scaling:
         ranks are scaled together. ``sample_length`` is the mean length of a scaled sample; without one rows and patches
         have the length that accelerated mode is tuned for.
         """
+        if isinstance(first, Whole):
+            if first.of_inputs is None or isinstance(x, Source) or x.ndim != 2 or x.layout != torch.strided:
+                return None
+            found = cls._of_features(x, sample_weight, at_once, comm, math.sqrt(x.shape[1]))
+            return replace(found, names=first.of_inputs)
         if first.kind == "dense" or isinstance(x, Source):
-            return cls._of_features(first, x, sample_weight, at_once, comm, sample_length)
+            if first.kind != "dense" or x.ndim > 2 or x.layout != torch.strided:
+                return None
+            affine = cast(Affine, first)
+            return cls._of_features(
+                x, sample_weight, at_once, comm, sample_length, affine.bias, affine.weight_set is not None
+            )
         if x.layout != torch.strided:
             return None
         if first.kind == "mapped":
@@ -85,14 +97,15 @@ class Scaling:
             inner = outer.mapped(x)
             if not outer.only_moves_entries(x):
                 return None
-            found = cls.fit(outer.block, inner, sample_weight, comm=comm, sample_length=sample_length)
-            if found is None:
+            own = cls.fit(outer.block, inner, sample_weight, comm=comm, sample_length=sample_length)
+            if own is None:
                 return None
-            shift, scale = (t.expand(inner[:1].shape) for t in (found.shift, found.scale))
+            shift, scale = (t.expand(inner[:1].shape) for t in (own.shift, own.scale))
             placed = [outer.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
-            return cls(placed[0], placed[1], found.columns or (found.shift, found.scale))
+            return cls(placed[0], placed[1], own.columns or (own.shift, own.scale))
         if first.kind in ("recurrent", "positions") and x.ndim > 2:
-            return cls._of_steps(cast("RecurrentStates | Positionwise", first), x, sample_weight, comm)
+            steps = cls._of_steps(cast("RecurrentStates | Positionwise", first), x, sample_weight, comm)
+            return steps if first.of_inputs is None else replace(steps, names=first.of_inputs)
         if first.kind == "convolution":
             return cls._of_channels(cast(Convolution, first), x, sample_weight, comm, sample_length)
         return None
@@ -100,19 +113,18 @@ class Scaling:
     @classmethod
     def _of_features(
         cls,
-        first: Block,
         x: Tensor | Source,
         sample_weight: Tensor | None,
         at_once: int | None,
         comm: Communicator,
         sample_length: float | None,
-    ) -> Scaling | None:
+        bias: bool = True,
+        one_scale: bool = False,
+    ) -> Scaling:
         """One shift and scale per feature; ``at_once`` rows are processed at a time."""
-        if first.kind != "dense" or x.ndim > 2 or x.layout != torch.strided:
-            return None
-        shift = _mean(x, sample_weight, at_once, comm) if cast(Affine, first).bias else _zero_shift(x)
+        shift = _mean(x, sample_weight, at_once, comm) if bias else _zero_shift(x)
         deviation, _ = _largest_deviation(x, shift, at_once, comm)
-        if first.weight_set is not None:  # whose levels stay levels when one number is folded into them
+        if one_scale:  # whose levels stay levels when one number is folded into them
             deviation = deviation.max().expand_as(deviation).clone()
 
         def lengths(part: Tensor) -> Tensor:
@@ -227,7 +239,7 @@ class Scaling:
         shift is folded with W as it was rounded, by which inputs are multiplied later.
         """
         first, (shift, scale) = dict(params[0]), self._columns()
-        W, b = _of_inputs(first)
+        W, b = self.names
         first[W] = (first[W].double() / scale.double()).to(first[W].dtype)
         if b in first:
             shifted = (first[W].double() * shift.double()).flatten(1).sum(1)
@@ -237,7 +249,7 @@ class Scaling:
     def unfold(self, params: Sequence[Params]) -> list[Params]:
         """Parameters for scaled inputs, from those for unscaled inputs."""
         first, (shift, scale) = dict(params[0]), self._columns()
-        W, b = _of_inputs(first)
+        W, b = self.names
         if b in first:
             first[b] = first[b] + (first[W] * shift).flatten(1).sum(1)
         first[W] = first[W] * scale
@@ -245,11 +257,6 @@ class Scaling:
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return (self.shift, self.scale) if self.columns is None else self.columns
-
-
-def _of_inputs(first: Params) -> tuple[str, str]:
-    """The names of a first block's weights of the inputs and of its bias."""
-    return ("W", "b") if "W" in first else ("weight_ih_l0", "bias_ih_l0")
 
 
 def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, Any]:

@@ -120,7 +120,41 @@ def _whole(
         elif isinstance(output, Tensor) and output.ndim > 2 and positions:
             first, last = tuple(output.shape[2:]) == positions, tuple(output.shape[1:-1]) == positions
             block.channels_first = first and not last
+        block.of_inputs = block.of_outputs = None
+        if not (as_tokens or inputs is not None or own_loss):
+            _find_ends(block, sample.double())
         return block
     raise InputError(
         f"X does not go through {type(module).__name__}: samples of shape {tuple(sample.shape[1:])} raised: {errors[0]}"
     )
+
+
+def _find_ends(block: Whole, v: Tensor) -> None:
+    """Find the linear layers that alone meet the inputs, and that alone give the outputs, by trying.
+
+    Inputs and targets can then be brought to a common scale, which these layers undo.
+    """
+    params = block.initial_parameters(None, 1.0)
+    expected = block.forward(params, v)
+    if v.ndim != 2 or expected.ndim != 2 or not bool(expected.isfinite().all()):
+        return
+    shift, scale = torch.linspace(-0.5, 0.7, v.shape[1]).to(v), torch.linspace(0.6, 1.7, v.shape[1]).to(v)
+    for name, layer in block.module.named_modules():
+        if not isinstance(layer, nn.Linear) or layer.bias is None:
+            continue
+        names = W, b = f"{name}.weight".lstrip("."), f"{name}.bias".lstrip(".")
+        if not {W, b} <= set(block.trained):
+            continue
+        if layer.in_features == v.shape[1] and block.of_inputs is None:
+            scaled = params | {W: params[W] * scale, b: params[b] + params[W] @ shift}
+            if _same(block.forward(scaled, (v - shift) / scale), expected):
+                block.of_inputs = names
+        if layer.out_features == expected.shape[1]:
+            doubled = block.forward(params | {W: 2 * params[W], b: 2 * params[b]}, v)
+            shifted = block.forward(params | {b: params[b] + 1}, v)
+            if _same(doubled, 2 * expected) and _same(shifted, expected + 1):
+                block.of_outputs = names
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    return bool(torch.allclose(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max())))
