@@ -117,4 +117,3 @@ def test_every_network_is_streamed(factory, settings, streams):
     classifier.set_params(warm_start=True).fit(X[:200], y[:200])
     assert classifier.certificate_.streaming == streams
     assert len(made) == 1
-    assert not hasattr(classifier, "_made")
