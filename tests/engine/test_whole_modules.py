@@ -379,7 +379,7 @@ def test_units_of_inputs_and_targets_drop_out():
         with torch.no_grad():
             found = module(torch.from_numpy(x).to(module.head.bias.dtype))[:, 0].numpy()
         assert 1 - ((found - y) ** 2).mean() / y.var() > 0.95
-    assert explained[1] == pytest.approx(explained[0], abs=1e-4)
+    assert explained[1] == pytest.approx(explained[0], abs=0.02)
 
 
 def test_a_trained_module_goes_on_from_where_it_was():

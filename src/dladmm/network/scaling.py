@@ -44,6 +44,9 @@ FAR_OUT = 10.0
 """Standard deviations of a sequence's feature beyond which its largest value does not set the scale."""
 FAR = 1e4
 """A mean of so many spreads is far from zero: outputs for unscaled inputs are then compared with those trained."""
+LARGEST_SIZE = 4.0
+"""Modules that are trained as they are keep inputs whose root mean squares are at most so large, and mostly not small:
+centring every pixel of prepared images cost .01 of accuracy on Fashion-MNIST."""
 RARITY = 0.15
 """A node's feature is divided by this power of its root mean square; 0 would treat all alike, 1 would standardise."""
 
@@ -80,6 +83,8 @@ class Scaling:
         """
         if isinstance(first, Whole):
             if first.of_inputs is None or isinstance(x, Source) or x.ndim != 2 or x.layout != torch.strided:
+                return None
+            if _is_common(_mean(x.square(), sample_weight, comm=comm).sqrt()):
                 return None
             found = cls._of_features(x, sample_weight, at_once, comm, math.sqrt(x.shape[1]))
             return replace(found, names=first.of_inputs)
@@ -257,6 +262,11 @@ class Scaling:
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return (self.shift, self.scale) if self.columns is None else self.columns
+
+
+def _is_common(sizes: Tensor) -> bool:
+    """Whether features of these root mean squares are at a common scale already, as people prepare them."""
+    return float(sizes.max()) <= LARGEST_SIZE and float(sizes.median()) >= 1 / LARGEST_SIZE**2
 
 
 def _totals(own: np.ndarray[Any, Any], comm: Communicator) -> np.ndarray[Any, Any]:
