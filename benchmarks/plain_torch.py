@@ -48,7 +48,7 @@ def read_images(path: str | Path, device: str, rows: int | None = None) -> Image
 
 
 def network(kind: str, n_in: int, widths: list[int], n_out: int) -> nn.Sequential:
-    """``mlp``: linear layers and ReLU; ``cnn``: the network of docs/any_network.md for images of 28 x 28."""
+    """``mlp``: linear layers and ReLU; ``cnn``: two convolutions, images of 28 x 28."""
     if kind == "cnn":
         return nn.Sequential(
             nn.Unflatten(1, (1, 28, 28)), nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),

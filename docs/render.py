@@ -42,7 +42,7 @@ def rendered() -> dict[Path, str]:
     for theme, colours in PALETTES.items():
         files[DOCS / "_static" / f"accuracy-{theme}.svg"] = accuracy_picture(colours)
         files[DOCS / "_static" / f"sweep-{theme}.svg"] = sweep_picture(colours)
-    readme, streaming = ROOT / "README.md", DOCS / "streaming.md"
+    readme, streaming = ROOT / "README.md", DOCS / "streaming_notes.md"
     files[streaming] = with_tables(streaming.read_text(encoding="utf-8"))
     defaults = DOCS / "defaults.md"
     files[defaults] = with_default_tables(defaults.read_text(encoding="utf-8"))

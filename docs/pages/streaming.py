@@ -1,4 +1,4 @@
-"""The tables of ``docs/streaming.md`` and the README's rows of streaming mode, from the recorded runs."""
+"""The tables of ``docs/streaming_notes.md`` and the README's rows of streaming mode, from the recorded runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pages.records import ROOT
 
 MARKED = re.compile(r"(<!-- table (\w+): made by docs/render.py -->\n).*?(<!-- end of table -->)", re.DOTALL)
 TITLES = {"mnist": "MNIST", "fashion": "Fashion-MNIST"}
+OPTIMIZERS = ("AdamW", "Muon", "StreamingADMM")
 COMMAND = "python benchmarks/time_to_accuracy.py --device cuda"
 
 
@@ -23,6 +24,11 @@ def with_tables(page: str) -> str:
         "levels_cpu": lambda: levels_table("time-to-accuracy-cpu"),
         "accuracies": accuracies_table,
         "steps": steps_table,
+        "networks": networks_table,
+        "networks_in_words": networks_in_words,
+        "chains": chains_table,
+        "cost": cost_table,
+        "thirty": thirty_table,
     }
     return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
 
@@ -87,6 +93,117 @@ def steps_table() -> str:
     steps = record_of("time-to-accuracy-h200")["steps"]
     rows = [(name, f"{steps[name]:.3f}") for name in steps if not name.startswith("ratio")]
     return "\n".join(markdown_table(("step", "milliseconds"), rows))
+
+
+# Small networks of many kinds -------------------------------------------------------------------------------------
+
+
+def networks_table() -> str:
+    """Test scores of the three optimizers, network by network."""
+    record = record_of("small-networks")
+    rows = []
+    for network, found in _by_network(record["rows"]).items():
+        own = [_score(record, found[method]) for method in OPTIMIZERS]
+        margins = [
+            f"{_margin(record, network, other):+.{_digits(record, network)}f}" for other in OPTIMIZERS[:2]
+        ]
+        rows.append((network, *own, *margins))
+    rates = ("AdamW, tuned", "Muon, tuned", "StreamingADMM")
+    heads = (
+        "network",
+        *(f"{each}: mean (worst seed)" for each in rates),
+        "ahead of AdamW by",
+        "ahead of Muon by",
+    )
+    return "\n".join(markdown_table(heads, rows))
+
+
+def networks_in_words() -> str:
+    """How often ours is ahead, and by how much it is behind at most, in accuracy."""
+    record = record_of("small-networks")
+    networks = list(_by_network(record["rows"]))
+    said = []
+    for other in OPTIMIZERS[:2]:
+        margins = {network: _margin(record, network, other) for network in networks}
+        ahead = [margin for margin in margins.values() if margin > 0]
+        behind = min(margins.values())
+        assert min(margins, key=lambda network: margins[network]) not in record["lower_is_better"]
+        said.append(
+            f"StreamingADMM is ahead of tuned {other} on {len(ahead)} of {len(networks)} networks and at most "
+            f"{-behind:.4f} behind on the others."
+        )
+    return " ".join(said)
+
+
+def chains_table() -> str:
+    """Chains at the door ``train``, beside the spectral rule."""
+    record = record_of("small-networks")
+    spectral = _by_network(record["rows"])
+    rows = [
+        (row["network"], _score(record, row), _score(record, spectral[row["network"]]["StreamingADMM"]))
+        for row in record["door"]
+    ]
+    heads = ("chain", "measured length, at `train`: mean (worst seed)", "spectral norm, StreamingADMM")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def cost_table() -> str:
+    """Milliseconds of a training step, and what they are to AdamW's."""
+    found = record_of("optimizer-cost")["rows"]
+    columns = ("eager", "recorded", "with observing")
+    rows = []
+    for row in found:
+        base = next(each for each in found if each["network"] == row["network"])
+        times = [f"{row[c]:.2f} ({row[c] / base[c]:.2f})" for c in columns]
+        network = f"{row['network']}, {row['parameters'] / 1e6:.1f} M"
+        rows.append((network, row["optimizer"], *times, _number(row.get("state"), 2)))
+    heads = ("network", "optimizer", *(f"{c}, ms (ratio)" for c in columns), "state")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def thirty_table() -> str:
+    """How many networks of each package passed."""
+    found = record_of("thirty-networks")["rows"]
+    rows = []
+    for package in dict.fromkeys(row["package"] for row in found):
+        own = [row for row in found if row["package"] == package]
+        passed = [row for row in own if row["passed"]]
+        state = max(row["state"] for row in passed)
+        rows.append(
+            (
+                package,
+                f"{len(passed)} of {len(own)}",
+                f"{state:.2f}",
+                ", ".join(row["network"] for row in own),
+            )
+        )
+    heads = ("package", "passed", "largest state over parameters", "networks")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def _by_network(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["network"], {})[row["method"]] = row
+    return found
+
+
+def _digits(record: dict[str, Any], network: str) -> int:
+    return 3 if network in record["lower_is_better"] else 4
+
+
+def _score(record: dict[str, Any], row: dict[str, Any]) -> str:
+    """Mean over seeds, and the worst of them."""
+    digits = _digits(record, row["network"])
+    worst = max if row["network"] in record["lower_is_better"] else min
+    return f"{mean(row['scores']):.{digits}f} ({worst(row['scores']):.{digits}f})"
+
+
+def _margin(record: dict[str, Any], network: str, other: str) -> float:
+    """By how much StreamingADMM's mean is better."""
+    methods = _by_network(record["rows"])[network]
+    difference = mean(methods["StreamingADMM"]["scores"]) - mean(methods[other]["scores"])
+    return -difference if network in record["lower_is_better"] else difference
 
 
 def _title(row: dict[str, Any]) -> str:

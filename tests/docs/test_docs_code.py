@@ -24,6 +24,7 @@ BEFORE = {
     "any_network.md": """
 import torch, dladmm
 from torch import nn
+from torch.nn import functional as F
 generator = torch.Generator().manual_seed(0)
 images, labels = torch.randn(60, 1, 8, 8, generator=generator), torch.arange(60) % 10
 """,

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
+from torch.utils.data import DataLoader
 
 from dladmm import datasets, train
 from dladmm.callbacks import Checkpoint
+from dladmm.engine.module_sweep import ModuleSweep
 
 
 class Residual(nn.Module):
@@ -246,7 +248,20 @@ def both(outputs, targets):
     return label + (1 - torch.cos(outputs["number"] - targets["number"])).mean()
 
 
-@pytest.mark.parametrize("how", ["tuple", "dict", "stream"])
+class Rows(torch.utils.data.Dataset):
+    """Samples ((image, table), targets), whose tuples torch collates into lists."""
+
+    def __init__(self, image, table, targets):
+        self.image, self.table, self.targets = image, table, targets
+
+    def __len__(self):
+        return len(self.image)
+
+    def __getitem__(self, i):
+        return (self.image[i], self.table[i]), {name: t[i] for name, t in self.targets.items()}
+
+
+@pytest.mark.parametrize("how", ["tuple", "dict", "stream", "loader", "dataset"])
 def test_several_inputs_several_heads_and_any_loss(how, digits):
     x, y, x_test, y_test = digits
     image, table = x.reshape(-1, 1, 8, 8).astype(np.float32), x[:, :3].astype(np.float32)
@@ -258,6 +273,12 @@ def test_several_inputs_several_heads_and_any_loss(how, digits):
         rows = [slice(i, i + 64) for i in range(0, len(x), 64)]
         batches = [((image[r], table[r]), {name: t[r] for name, t in targets.items()}) for r in rows]
         result = train(module, batches, loss=both, mode="streaming", max_iter=8)
+    elif how in ("loader", "dataset"):
+        found = Rows(image, table, targets)
+        own = how == "dataset"
+        stream = found if own else DataLoader(found, batch_size=64, shuffle=True)
+        size = 64 if own else None
+        result = train(module, stream, loss=both, mode="streaming", max_iter=8, batch_size=size)
     else:
         result = train(module, inputs, targets, loss=both, mode="streaming", max_iter=5)
     module.eval()

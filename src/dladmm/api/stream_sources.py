@@ -205,15 +205,25 @@ class LoaderSource:
             if batch is done:
                 return
             if j >= skip:
-                yield batch
+                yield with_parts(batch)
 
 
 def collated(items: list[Any]) -> Any:
     """Samples put together as a DataLoader does."""
     try:
-        return default_collate(items)
+        return with_parts(default_collate(items))
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         raise InputTypeError(
             f"the samples of the Dataset cannot be put together in a batch: {error} Let it return (x, y) as tensors, "
             "arrays or numbers of one shape, or give a DataLoader with its own collate_fn."
         ) from error
+
+
+def with_parts(batch: Any) -> Any:
+    """A collated batch whose x and y of several arrays are tuples: torch makes lists of the tuples of samples."""
+    if not isinstance(batch, (tuple, list)):
+        return batch
+    return tuple(
+        tuple(part) if isinstance(part, list) and part and all(isinstance(t, Tensor) for t in part) else part
+        for part in batch
+    )

@@ -53,11 +53,10 @@ def train(
     Parameters
     ----------
     model : nn.Module or Chain
-        An ``nn.Sequential`` that ends in ``nn.Linear``, trained in place, or a :class:`~dladmm.Chain` such as
-        :func:`dladmm.mlp` builds. It may contain convolutions, pooling, :class:`~dladmm.Recurrent` layers and modules
-        of your own (docs/any_network.md).
+        Any module, trained in place, or a :class:`~dladmm.Chain` such as :func:`dladmm.mlp` builds. Convergent and
+        accelerated mode need one that is a chain of layers and ends in ``nn.Linear`` (docs/any_network.md).
     X : array or Tensor of shape (n_samples, ...), or a stream
-        Inputs of any shape the network takes. A function ``X(rank, world)`` returns ``(X, y)`` or
+        Inputs of any shape the network takes; of several inputs a tuple or a dictionary of arrays. A function ``X(rank, world)`` returns ``(X, y)`` or
         ``(X, y, sample_weight)`` of one rank's samples. With ``mode="streaming"`` also a sparse matrix, or without y a
         stream: a ``DataLoader``, a ``Dataset``, an iterable of batches ``(x, y)`` or ``(x, y, weight)``, or a function
         without arguments that returns one (see Notes).
@@ -66,7 +65,8 @@ def train(
         for a network with one output per time step.
     loss : str, dict, Loss or callable, default "cross_entropy"
         Also a loss of torch, such as ``nn.CrossEntropyLoss(label_smoothing=0.1)`` or ``F.mse_loss``. A function
-        ``fn(outputs, targets)`` of your own must be convex in the outputs (:class:`~dladmm.CallableLoss`).
+        ``fn(outputs, targets)`` of your own returns one number for the batch, or one per row; in convergent and
+        accelerated mode it must be convex in the outputs (:class:`~dladmm.CallableLoss`).
     regularizer : str, dict, Regularizer or None, default "auto"
         Penalty on the weights. "auto" is the default of the mode (none in convergent mode), None is no penalty.
     preset : {"default", "paper"}

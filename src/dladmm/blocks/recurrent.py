@@ -5,7 +5,7 @@
 
 In the chain this is one block. Its output variable y is (samples, T, states); its prediction of y *is* s, the block's
 own variables, so they live where every block's cached prediction lives and are saved, resynchronised and measured with
-it. docs/any_network.md says why.
+it. docs/network_notes.md says why.
 """
 
 from __future__ import annotations

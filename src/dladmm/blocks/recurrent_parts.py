@@ -49,7 +49,7 @@ def with_memories(params: Params, kind: str, steps: int) -> Params:
 
     They are spread evenly over the units, as Tallec and Ollivier (2018) propose: a unit whose gate has the bias b keeps
     the share ``sigmoid(b)`` of its state, for about ``e^b`` steps. With -2 for all of them sequences of 100 steps were
-    not learned, and units that remember for much longer than a sequence lasts say little (docs/any_network.md).
+    not learned, and units that remember for much longer than a sequence lasts say little (docs/network_notes.md).
     """
     if kind not in ("GRU", "LSTM") or "bias_ih_l0" not in params:
         return params

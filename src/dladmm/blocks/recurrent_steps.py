@@ -30,7 +30,7 @@ SHARE = "share of the pull"
 
 CONJUGATE_STEPS = 3
 """Of conjugate gradients towards the states that a sample asks for. A single one is a step against the gradient, which
-sees little but the direction in which states explode (docs/any_network.md)."""
+sees little but the direction in which states explode (docs/network_notes.md)."""
 
 LENGTH = 0.5
 """Of that move, how much is tried first: whole moves fitted no sooner, and knew less of other rows."""

@@ -181,7 +181,7 @@ RECURRENT_LINK_FACTOR = 10.0
 
 
 def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
-    """The weight of every link in accelerated mode, relative to a link of an MLP (docs/any_network.md).
+    """The weight of every link in accelerated mode, relative to a link of an MLP (docs/network_notes.md).
 
     The links of an image (N, channels, height, width) are weighted by one over the number of positions: the next block
     combines all positions, and with full weight the change passed to a single position would be too small.
@@ -193,7 +193,7 @@ def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
 
 TWO_LEVEL_SETTINGS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
 MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
-"""Defaults of accelerated mode for step functions with two levels (sign, step) and with more (docs/any_network.md)."""
+"""Defaults of accelerated mode for step functions with two levels (sign, step) and with more (docs/network_notes.md)."""
 
 
 def own_settings(chain: Chain) -> dict[str, Any]:
@@ -274,7 +274,7 @@ def from_module(module: nn.Module, *, sequences: bool = False, sample: Tensor | 
     ----------
     module : nn.Module
         An ``nn.Sequential`` that ends in ``nn.Linear``, nested or not. Another module is traced by torch.fx and split
-        wherever a single tensor is passed on (docs/any_network.md).
+        wherever a single tensor is passed on (docs/network_notes.md).
     sequences : bool, default False
         Whether inputs have shape (N, time, features), so that ``nn.Linear`` acts at every time step.
     sample : Tensor of shape (N, ...), optional

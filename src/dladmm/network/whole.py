@@ -35,7 +35,7 @@ OF_CHAINS = (
     Affine, BatchNorm, Composed, Convolution, Dropout, Elementwise, Embedding, Frozen, LinearMap, MaxPool, Positionwise,
     RecurrentStates, StateSelection,
 )  # fmt: skip
-"""Blocks of chains whose curvature the loss's quadratic model sees whole (docs/streaming.md)."""
+"""Blocks of chains whose curvature the loss's quadratic model sees whole (docs/streaming_notes.md)."""
 
 
 def streamed_network(

@@ -24,7 +24,7 @@ from dladmm.compute.work import Work
 from dladmm.solvers.subproblems import Anchor, Step, Term
 
 REACH = 0.6
-"""Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/any_network.md)."""
+"""Of a single jump's ramp, in root mean squares of z. Chosen on held-out MNIST images (docs/network_notes.md)."""
 
 STREAMED_REACH = 1.0
 """The same in streaming mode, where z is normalised as a rule: the window of the straight-through estimator."""
