@@ -193,7 +193,7 @@ def link_factors(chain: Chain, outputs: Sequence[Tensor]) -> tuple[float, ...]:
 
 TWO_LEVEL_SETTINGS: dict[str, Any] = {"damping": 30.0, "dropout": 0.5, "init_scale": 0.04}
 MANY_LEVEL_SETTINGS: dict[str, Any] = {"scale_inputs": False, "init_scale": 1.0}
-"""Defaults of accelerated mode for step functions with two levels (sign, step) and with more (docs/network_notes.md)."""
+"""Accelerated mode's defaults for steps with two levels (sign, step) and with more (docs/network_notes.md)."""
 
 
 def own_settings(chain: Chain) -> dict[str, Any]:
