@@ -57,9 +57,9 @@ def train(
         accelerated mode need one that is a chain of layers and ends in ``nn.Linear`` (docs/any_network.md).
     X : array or Tensor of shape (n_samples, ...), or a stream
         Inputs of any shape the network takes; of several inputs a tuple or a dictionary of arrays. A function
-        ``X(rank, world)`` returns ``(X, y)`` or ``(X, y, sample_weight)`` of one rank's samples. With ``mode="streaming"`` also a sparse matrix, or without y a
-        stream: a ``DataLoader``, a ``Dataset``, an iterable of batches ``(x, y)`` or ``(x, y, weight)``, or a function
-        without arguments that returns one (see Notes).
+        ``X(rank, world)`` returns ``(X, y)`` or ``(X, y, sample_weight)`` of one rank's samples. With
+        ``mode="streaming"`` also a sparse matrix, or without y a stream: a ``DataLoader``, a ``Dataset``, an iterable
+        of batches ``(x, y)`` or ``(x, y, weight)``, or a function without arguments that returns one (see Notes).
     y : array or Tensor of shape (n_samples,) or (n_samples, n_outputs)
         Class indices, or real targets for a regression loss; with a further axis after the samples, (n_samples, time),
         for a network with one output per time step.
