@@ -6,8 +6,9 @@
 Every run is a process of its own (fresh_process.py, installed.py): imports, reading the data, first launches and
 compilation count, looks at the test accuracy do not. All modes of the library with their defaults;
 ``MLPClassifier()``, which is looked at when ``fit`` is over; mini-batch Adam as a plain torch loop, three settings that
-were the best of a grid in docs/streaming_notes.md; ``torch.optim.Muon`` where torch has it; scikit-learn's ``MLPClassifier``
-behind ``StandardScaler``, looked at after every pass. Full data modes are given up after --limit seconds.
+were the best of a grid in docs/streaming_notes.md; ``torch.optim.Muon`` where torch has it; scikit-learn's
+``MLPClassifier`` behind ``StandardScaler``, looked at after every pass. Full data modes are given up after --limit
+seconds.
 
 Progress goes to standard error. The JSON object is written to docs/results/end-to-end-{cpu,h200}.json after every row;
 --from-log makes it of the progress lines of a run that was cut off.

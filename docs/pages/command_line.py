@@ -13,18 +13,20 @@ a test compares it with what `--help` prints.
 Every command but `demo` takes `--json`: one object on standard output and nothing else there, progress on standard
 error. Exit codes: 0 done, 1 the run failed (diverged, not finite, a check that found something), 2 bad usage or input,
 130 or 143 ended by a signal after a checkpoint was written. A network that is no better than a constant answer is a
-result, of data without a signal the right one: its status says so, with a warning, and the exit code is 0. `dladmm --debug COMMAND` shows the traceback of an error.
+result, of data without a signal the right one: its status says so, with a warning, and the exit code is 0.
+`dladmm --debug COMMAND` shows the traceback of an error.
 
 **What a run decides by itself, and says.** The mode is that of the estimators (docs/defaults.md): cross-fitted copies
-on tables, one network in streaming mode where copies cannot be, accelerated mode on graphs; `--mode convergent` is the
-paper's algorithm, and `--rho` and `--nu` are its settings. Inputs are scaled inside, and so are the targets of a regression, whatever the loss: Huber's bend is in
-units of the scaled residual. A target of words, or of at most 20 different whole numbers (or 0, 1, 2, ... without a
-gap, ten rows each), is classified; numbers with a fraction, or more different ones, are regression; `--task`
-overrides.
+on tables, one network in streaming mode where copies cannot be, accelerated mode on graphs; `--mode convergent` is
+the paper's algorithm, and `--rho` and `--nu` are its settings. Inputs are scaled inside, and so are the targets of a
+regression, whatever the loss: Huber's bend is in units of the scaled residual. A target of words, or of at most 20
+different whole numbers (or 0, 1, 2, ... without a gap, ten rows each), is classified; numbers with a fraction, or
+more different ones, are regression; `--task` overrides.
 
 **What a run says of its network** comes in this order: accuracy or R^2 on the test rows beside always answering the
 most frequent class (the mean) and a linear model, with a warning if the network is no better (of a linear model
-nothing is said without test rows: training rows would flatter the network); the iterations; then the certificate, which is about the optimisation and says nothing of predictions.
+nothing is said without test rows: training rows would flatter the network); the iterations; then the certificate,
+which is about the optimisation and says nothing of predictions.
 
 **Going on.** `--resume DIR` takes up an interrupted run from any folder: `data.json` in it has the paths of the data,
 absolute and relative, and a fingerprint of X and y. If the data have changed it says what differs, and refuses; so it

@@ -232,7 +232,9 @@ def test_what_is_neither_a_sum_nor_a_mean_is_refused():
 
 def test_labels_for_a_loss_of_ones_own(digits):
     """The practical method hands them over as they are; the paper's algorithm needs targets of the outputs' shape."""
-    result = train(nn.Sequential(nn.Linear(64, 10)), *digits, loss=lambda z, t: F.cross_entropy(z, t), max_iter=2)
+    result = train(
+        nn.Sequential(nn.Linear(64, 10)), *digits, loss=lambda z, t: F.cross_entropy(z, t), max_iter=2
+    )
     assert result.history["loss"][-1] < 2.0
     settings = {"loss": lambda z, t: F.cross_entropy(z, t), "max_iter": 1, "mode": "convergent"}
     with pytest.raises(InputError, match="kind='classification'"):

@@ -41,7 +41,8 @@ def check_streamed(peak: int | None, limit: int) -> None:
     if peak > MARGIN * limit:
         raise InputError(
             f"max_memory is {limit / 1e6:,.4g} MB, but this run needs about {peak / MARGIN / 1e6:,.4g} MB at least: "
-            "parameters, Gram matrices, a batch and the first rows. Allow more, or take a narrower network or a smaller batch_size."
+            "parameters, Gram matrices, a batch and the first rows. Allow more, or take a narrower network or smaller "
+            "batches (batch_size)."
         )
 
 
