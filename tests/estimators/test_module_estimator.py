@@ -92,6 +92,7 @@ def recurrent(n_features: int, n_classes: int) -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 @pytest.mark.parametrize(
     ("factory", "settings", "streams"),
     [
