@@ -107,7 +107,7 @@ class Scaling:
                 return None
             shift, scale = (t.expand(inner[:1].shape) for t in (own.shift, own.scale))
             placed = [outer.adjoint(t.contiguous(), x[:1])[0] for t in (shift, scale)]
-            return cls(placed[0], placed[1], own.columns or (own.shift, own.scale))
+            return cls(placed[0], placed[1], own.columns or (own.shift, own.scale), own.names)
         if first.kind in ("recurrent", "positions") and x.ndim > 2:
             steps = cls._of_steps(cast("RecurrentStates | Positionwise", first), x, sample_weight, comm)
             return steps if first.of_inputs is None else replace(steps, names=first.of_inputs)
