@@ -28,6 +28,7 @@ print(data)
 # rows="train" generalises better than the paper's problem, which lets every node's hidden row float (docs/graphs.md).
 gcn = GCNClassifier(
     hidden_layer_sizes=(128,),
+    mode="convergent",
     rows="train",
     rho=0.1,
     mu=0.1,

@@ -17,8 +17,8 @@ from dladmm.api.choosing import CROSS_FITTED, table_mode, with_mode
 from dladmm.regularizers import get_regularizer
 
 
-def mode(preset="default", method=None, graph=False, **options):
-    return with_mode(options, preset=preset, method=method, graph=graph).get("mode")
+def mode(preset="default", method=None, **options):
+    return with_mode(options, preset=preset, method=method).get("mode")
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,6 @@ def mode(preset="default", method=None, graph=False, **options):
         ({"rho_rule": None}, "streaming"),
         ({"method": object()}, None),
         ({"method": object(), "mode": "auto"}, None),
-        ({"graph": True}, "accelerated"),
-        ({"graph": True, "batch_size": 9}, "streaming"),
-        ({"graph": True, "preset": "paper"}, "convergent"),
     ],
 )
 def test_the_mode_of_train(options, expected):
@@ -136,7 +133,7 @@ def test_train_and_train_graph_have_the_best_mode():
     assert paper.standing.network < 0.75
     assert not paper.certificate.accelerated
     graph = dladmm.train_graph(dladmm.datasets.load("karate"), hidden=(4,), max_iter=3)
-    assert graph.certificate.accelerated
+    assert graph.certificate.streaming
     named = dladmm.train_graph(dladmm.datasets.load("karate"), hidden=(4,), max_iter=3, mode="convergent")
     assert not named.certificate.accelerated
 

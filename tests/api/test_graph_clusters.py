@@ -38,13 +38,17 @@ def clusters(graph, batch_size, owner=None):
     return clustered_graph(GivenGraph(x, edges, y, train), settings, batch_size, 0, owner)
 
 
+def weights(result):
+    return list(result.module.parameters())
+
+
 @pytest.mark.parametrize("n_clusters", [1, 7])
 def test_a_batch_of_all_clusters_is_the_whole_graph_step(graph, n_clusters):
     owner = None if n_clusters == 1 else np.arange(240) % n_clusters
-    whole = train_graph(*graph, **QUICK, max_iter=20)
+    whole = train_graph(*graph, **QUICK, max_iter=20, self_training=False)
     parts = train_graph(*graph, **QUICK, max_iter=20, batch_size=240, partition=owner)
-    for ours, theirs in zip(parts.state.params, whole.state.params, strict=True):
-        torch.testing.assert_close(ours["W"], theirs["W"], rtol=1e-10, atol=1e-12)
+    for ours, theirs in zip(weights(parts), weights(whole), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
 def test_a_batch_has_the_edges_of_its_nodes_normalised_by_its_own_degrees(graph):
@@ -83,6 +87,7 @@ def test_every_batch_has_labels_and_a_pass_depends_on_seed_and_number_alone(grap
     assert torch.equal(rest[0].x, list(batches.one_pass(1))[4].x)
 
 
+@pytest.mark.filterwarnings("ignore::dladmm.NoBetterThanConstant")
 def test_labels_of_nodes_outside_the_mask_are_never_looked_at(graph):
     x, edges, y, train = graph
     hidden = np.where(train, y, -1)
@@ -90,8 +95,7 @@ def test_labels_of_nodes_outside_the_mask_are_never_looked_at(graph):
         train_graph(x, edges, labels, train, **QUICK, max_iter=3, batch_size=60, n_classes=3)
         for labels in (y, hidden)
     )
-    for ours, theirs in zip(told.state.params, untold.state.params, strict=True):
-        assert torch.equal(ours["W"], theirs["W"])
+    assert all(map(torch.equal, weights(told), weights(untold)))
 
 
 def test_isolated_nodes_and_a_graph_without_edges_are_streamed(graph):
@@ -99,7 +103,7 @@ def test_isolated_nodes_and_a_graph_without_edges_are_streamed(graph):
     lonely = edges[:, (edges[0] > 50) & (edges[1] > 50)]
     for given in (lonely, edges[:, :0]):
         result = train_graph(x, given, y, train, **QUICK, max_iter=5, batch_size=60)
-        assert all(bool(p["W"].isfinite().all()) for p in result.state.params)
+        assert all(bool(W.isfinite().all()) for W in weights(result))
         assert result.history["loss"][-1] < result.history["loss"][0]
 
 
@@ -116,15 +120,16 @@ def test_a_resumed_clustered_run_is_bit_equal_to_an_unbroken_one(graph, tmp_path
     train_graph(*graph, **settings, callbacks=[Stop(tmp_path)])
     resumed = train_graph(*graph, **settings, callbacks=[Checkpoint(tmp_path, resume=True)])
     assert whole.history["lagrangian"] == resumed.history["lagrangian"]
-    for ours, theirs in zip(resumed.state.params, whole.state.params, strict=True):
-        assert torch.equal(ours["W"], theirs["W"])
+    assert all(map(torch.equal, weights(resumed), weights(whole)))
 
 
 def test_clustered_networks_are_about_as_good_as_whole_graph_ones(graph):
     x, edges, y, train = graph
     scores = {
         size: (
-            train_graph(*graph, **QUICK, batch_size=size).module(torch.from_numpy(x), torch.from_numpy(edges))
+            train_graph(*graph, **QUICK, batch_size=size, self_training=False).module(
+                torch.from_numpy(x), torch.from_numpy(edges)
+            )
         )
         for size in (None, 60)
     }

@@ -362,6 +362,17 @@ def test_a_graph_on_any_number_of_ranks_agrees_with_one(pool, graph_alone, world
             check_graph(these, graph_alone[name], 1e-9 if "l1" in name else 1e-10)
 
 
+def test_a_graph_is_streamed_on_two_ranks(pool):
+    """The ranks agree to the bit; with one rank all but the metric does, a mean of the ranks' own."""
+    case = {"streamed": ({"mode": "streaming", "max_iter": 30, "self_training": False},)}
+    (alone,) = (answer["streamed"] for answer in pool.run(tasks.graphs_trained, 1, case))
+    ranks = [answer["streamed"] for answer in pool.run(tasks.graphs_trained, 2, case)]
+    check_same_on_all_ranks(ranks)
+    losses = [answer["history"]["loss"] for answer in (alone, ranks[0])]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=0.1)
+    assert losses[0][-1] == pytest.approx(losses[1][-1], rel=0.1)
+
+
 def check_graph(these, expected, tolerance):
     """Rows lie in the order of the partition."""
     order = np.argsort(np.concatenate([answer["nodes"] for answer in these]))

@@ -75,7 +75,7 @@ def test_same_seed_same_network_and_clone(graph, fitted):
 
 def test_warns_at_max_iter(graph):
     with pytest.warns(ConvergenceWarning, match="max_iter"):
-        GCNClassifier((4,), max_iter=2).fit(graph)
+        GCNClassifier((4,), max_iter=2, mode="convergent").fit(graph)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """What ``mode="auto"`` stands for, at every door: one practical method.
 
     1. preset="paper", start, rho_rule: they are of the paper's algorithm alone, and name it     convergent
-    2. graphs                                                                                    accelerated
-    3. tables that an estimator or the command line makes the network for                        cross-fitted copies
-    4. everything else                                                                           streaming
+    2. tables that an estimator or the command line makes the network for                        cross-fitted copies
+    3. everything else                                                                           streaming
 
 The copies are trained by streaming mode too. One network is trained in their place where there are 50,000 rows or
 more, sparse rows that would be large as dense ones, more than 2,000 columns, a penalty with kinks (copies end before
@@ -27,9 +26,6 @@ from dladmm.regularizers import Regularizer
 
 CROSS_FITTED = "cross-fitted"
 """Streaming mode with cross-fitted copies (:mod:`dladmm.api.cross_fit`)."""
-
-GRAPH_MODE = "accelerated"
-"""What "auto" stands for on graphs."""
 
 MOST_FEATURES, DENSE_ENTRIES = 2000, 20_000_000
 """Columns of a table up to which copies are trained, and entries up to which sparse rows become dense for them."""
@@ -59,22 +55,20 @@ def table_mode(
     return CROSS_FITTED if fits else "streaming"
 
 
-def with_mode(options: dict[str, Any], *, preset: str, method: Any, graph: bool = False) -> dict[str, Any]:
-    """The options of :func:`dladmm.train` or, for a ``graph``, of ``train_graph``, with the mode that is meant.
+def with_mode(options: dict[str, Any], *, preset: str, method: Any) -> dict[str, Any]:
+    """The options of :func:`dladmm.train` or :func:`dladmm.train_graph`, with the mode that is meant.
 
     ``method`` is another method's, without modes.
     """
     if options.get("mode", "auto") != "auto":
         return options
     asked = {name: value for name, value in options.items() if name != "mode"}
-    return asked if method is not None else {"mode": _meant(asked, preset, graph)} | asked
+    return asked if method is not None else {"mode": _meant(asked, preset)} | asked
 
 
-def _meant(asked: dict[str, Any], preset: str, graph: bool) -> str:
+def _meant(asked: dict[str, Any], preset: str) -> str:
     defaults = TrainOptions()
     changed = {
         name for name, value in asked.items() if value is not None and value != getattr(defaults, name, None)
     }
-    if preset != "default" or changed & {*OF_THE_PAPER}:
-        return "convergent"
-    return GRAPH_MODE if graph and not changed & {"batch_size", "streaming"} else "streaming"
+    return "convergent" if preset != "default" or changed & {*OF_THE_PAPER} else "streaming"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dladmm.api.graph_problem import GraphProblem, VariableRows
-from dladmm.api.self_training import takes_self_training
+from dladmm.api.self_training import has_other_nodes
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import Communicator
 from dladmm.engine.method import MethodFactory
@@ -26,19 +26,46 @@ def refuse_outside_convergent(chosen: TrainOptions, rows: VariableRows, zeroed: 
 
 
 def refuse_self_training(
-    problem: GraphProblem, chosen: TrainOptions, rows: VariableRows, method: MethodFactory | None
+    problem: GraphProblem,
+    chosen: TrainOptions,
+    rows: VariableRows,
+    method: MethodFactory | None,
+    *,
+    in_parts: bool,
 ) -> None:
-    refused = {
-        f"mode={chosen.mode!r}": chosen.mode != "accelerated",
-        "method": method is not None,
-        f"rows={rows!r}": rows != "all",
-        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
-            not takes_self_training(problem)
-        ),
-    }
-    for name, holds in refused.items():
+    for name, holds in _without_self_training(problem, chosen, rows, method, in_parts).items():
         if holds:
             raise InputError(f"self_training cannot be used with {name}; leave it out.")
+
+
+def takes_self_training(
+    problem: GraphProblem,
+    chosen: TrainOptions,
+    rows: VariableRows,
+    method: MethodFactory | None,
+    *,
+    in_parts: bool,
+) -> bool:
+    """Whether a run has self-training unless it is told otherwise."""
+    return not any(_without_self_training(problem, chosen, rows, method, in_parts).values())
+
+
+def _without_self_training(
+    problem: GraphProblem,
+    chosen: TrainOptions,
+    rows: VariableRows,
+    method: MethodFactory | None,
+    in_parts: bool,
+) -> dict[str, bool]:
+    return {
+        f"mode={chosen.mode!r}": chosen.mode == "convergent",
+        "method": method is not None,
+        f"rows={rows!r}": rows != "all",
+        "clusters of the graph (batch_size)": in_parts,
+        "several ranks, labels on all nodes, no hidden layer, or a loss without soft labels": (
+            not has_other_nodes(problem)
+        ),
+    }
 
 
 def refuse_beside_model(data: Any, hidden: Any, activation: Any, self_training: bool | None) -> None:
@@ -89,10 +116,11 @@ def refuse_in_streaming(
         "zeroed": zeroed is not None,
         "prox": prox != "auto",
         "method": method is not None,
-        "several ranks": not comm.alone,
+        "batch_size on several ranks": not comm.alone and chosen.batch_size is not None,
     }
     for name, holds in refused.items():
         if holds:
             raise InputError(
-                f"{name} cannot be used with mode='streaming' on graphs; leave it out, or use mode='accelerated'."
+                f"{name} cannot be used with mode='streaming', the default, on graphs; leave it out, or use "
+                "mode='convergent'."
             )

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dladmm.api.graph_penalty import median_signal
+from dladmm.api.graph_penalty import signal_of_labels
 from dladmm.api.graph_problem import CheckedGraph, GivenGraph, GraphProblem, GraphSettings, checked_graph
 from dladmm.base.errors import InputError
 from dladmm.base.scipy_sparse import sparse
@@ -25,9 +25,11 @@ from dladmm.compute.partition import checked_owner, clusters_of
 from dladmm.compute.sparse import SparseMatrix, csr_tensor
 from dladmm.engine.batches import Batch, GraphBatch, shuffled
 from dladmm.losses import Risk
+from dladmm.network.chain import Chain
 from dladmm.network.graph import normalised
 from dladmm.network.graph_chain import gcn
 from dladmm.network.scaling import Scaling
+from dladmm.network.whole_gcn import WholeGCN
 
 CLUSTERS_PER_BATCH = 4
 """Clusters of a batch: drawn anew for every pass, so that edges between clusters are seen now and then."""
@@ -58,7 +60,7 @@ def clustered_graph(
     if given.sample_weight is not None:
         raise InputError("sample_weight cannot be used with clusters of a graph; leave batch_size out.")
     graph = checked_graph(given, replace(settings, device=torch.device("cpu")))
-    scaling = Scaling.of_nodes(graph.features, settings.dtype, settings.device) if settings.scaled else None
+    scaling = settings.scaling(graph.features)
     return ClusterBatches(graph, settings, scaling, batch_size or BATCH_NODES, seed, owner)
 
 
@@ -114,6 +116,8 @@ class ClusterBatches:
         self._per_batch = max(1, len(self.clusters) // n_batches)
         self.at_least = float(self._labels.counts.sum())
         self.n_samples: float | None = self.at_least
+        self.network: WholeGCN | None = None
+        """The network that is trained, where it is a GCN."""
         self._dense = not sparse.issparse(graph.features) or graph.widths[0] <= DENSE_FEATURES
 
     def batches_per_pass(self) -> int | None:
@@ -136,7 +140,8 @@ class ClusterBatches:
         """The subgraph of these nodes: its labelled nodes weigh so that the mean over all rows is theirs."""
         problem = self.problem(nodes, float(len(nodes)))
         risk = problem.risk
-        return GraphBatch.of(Batch(problem.x, risk.target, risk.weight), problem.chain)
+        chain = problem.chain if self.network is None else Chain([self.network.on(problem.chain)])
+        return GraphBatch.of(Batch(problem.x, risk.target, risk.weight), chain)
 
     def problem(self, nodes: Nodes, total: float) -> GraphProblem:
         """The problem on the subgraph of these nodes, whose labelled ones weigh ``total`` together."""
@@ -165,15 +170,9 @@ class ClusterBatches:
 
     def class_signal(self) -> float:
         """As :func:`~dladmm.api.graph_penalty.class_signal`, of the whole graph and without a copy of its features."""
-        risk, graph = self.graph.risk, self.graph
-        gradient = risk.gradient(torch.zeros_like(risk.target)).cpu().double().numpy()
-        scale = 1 / np.sqrt(graph.joined.sum(axis=1))[:, None]
-        for _ in graph.widths[1:]:
-            gradient = scale * (graph.joined @ (scale * gradient))
-        product = torch.from_numpy(np.asarray(graph.features.T @ gradient))
-        if self.scaling is not None:
-            product /= self.scaling.scale.cpu().double()[:, None]
-        return median_signal(product)
+        scale = None if self.scaling is None else self.scaling.scale.cpu()
+        graph = self.graph
+        return signal_of_labels(graph.features, graph.joined, graph.risk, len(graph.widths) - 1, scale)
 
     def _adjacency(self, nodes: Nodes) -> sparse.csr_array:
         return normalised(sparse.csr_array(self.graph.joined[nodes][:, nodes]))

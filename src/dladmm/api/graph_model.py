@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dladmm.api.graph_clusters import BATCH_NODES, ClusterBatches, Nodes, in_clusters
+from dladmm.api.graph_penalty import graph_penalty, signal_of_labels
 from dladmm.api.graph_problem import (
     CheckedGraph,
     GivenGraph,
@@ -31,7 +33,7 @@ from dladmm.api.handing_back import copy_into
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import WholeGraph
 from dladmm.callbacks import Callback
-from dladmm.engine.batches import Batch, Batches, GraphBatch
+from dladmm.engine.batches import Batch, Batches, GraphBatch, OneBatch
 from dladmm.engine.options import TrainOptions
 from dladmm.network.chain import Chain
 from dladmm.network.given_graph import graph_fields, is_graph
@@ -41,8 +43,8 @@ from dladmm.regularizers import NoPenalty, Regularizer
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
 
-STEPS, FEWEST_PASSES = 100, 10
-"""Steps of a run, and passes over parts of a graph at least, where max_iter is not given."""
+STEPS, STEPS_ON_PARTS, FEWEST_PASSES = 100, 200, 10
+"""Steps of a run on the whole graph and on parts of it, and passes over parts at least, unless max_iter is given."""
 
 FEW_NODES = 100
 """Nodes on which a network is tried that is to be trained on parts of a graph."""
@@ -70,19 +72,21 @@ def train_graph_model(
     if not isinstance(data, GivenGraph):
         loader = LoaderBatches(data, network, settings)
         batches: Batches = loader
-        problem = loader.monitor
+        problem, signal = loader.monitor, lambda: 0.0
     elif in_clusters(data, chosen.batch_size, partition):
-        batches = ModuleClusters(data, network, chosen.batch_size, seed, partition)
-        problem = batches.monitor()
+        clusters = batches = ModuleClusters(data, network, chosen.batch_size, seed, partition)
+        problem, signal = clusters.monitor(), clusters.class_signal
     else:
-        problem = _whole_problem(data, network)
+        problem, graph = _whole_problem(data, network)
         batches = whole_graph(problem)
-    penalty = chosen.penalty(regularizer, problem.risk.n_labelled())
+        signal = partial(signal_of_labels, graph.features, graph.joined, graph.risk)
+    labelled, n_classes = batches.at_least, problem.risk.target.shape[1]
+    penalty = graph_penalty(chosen, regularizer, labelled, n_classes, signal)
     if isinstance(batches, LoaderBatches) and not isinstance(penalty, NoPenalty):
         batches.count()
     if not passes_given:
-        per_pass = batches.batches_per_pass() or 1
-        chosen = replace(chosen, max_iter=max(FEWEST_PASSES, math.ceil(STEPS / per_pass)))
+        whole = isinstance(data, GivenGraph) and isinstance(batches, OneBatch)
+        chosen = replace(chosen, max_iter=STEPS if whole else passes_on_parts(batches))
     trainer = Trainer(
         problem.chain,
         problem.x,
@@ -98,6 +102,11 @@ def train_graph_model(
     result = trainer.fit()
     copy_into(model, result.module)
     return replace(result, module=model)
+
+
+def passes_on_parts(batches: Batches) -> int:
+    """Passes over parts of a graph, where nobody gave their number."""
+    return max(FEWEST_PASSES, math.ceil(STEPS_ON_PARTS / (batches.batches_per_pass() or 1)))
 
 
 def is_loader(data: Any) -> bool:
@@ -157,7 +166,7 @@ class GraphModule:
             self.block = WholeGraph(self.model, edges)
             if not self.block.trained:
                 raise InputError("the network has no parameters to train, or all have requires_grad=False.")
-        return Chain([self.block.on(edges)])
+        return Chain([self.block.on(*edges)])
 
     @torch.no_grad()
     def _try(self, x: Tensor, edges: tuple[Tensor, ...]) -> None:
@@ -228,12 +237,12 @@ class Edges:
         return source[kept], target[kept], None if self.weight is None else self.weight[found[kept]]
 
 
-def _whole_problem(given: GivenGraph, network: GraphModule) -> GraphProblem:
+def _whole_problem(given: GivenGraph, network: GraphModule) -> tuple[GraphProblem, CheckedGraph]:
     x = network.features(check_node_features(given.x, network.settings.dtype))
     chain = network.chain(x, network.edges(*Edges(given).all()))
     graph = network.checked(given, network.settings)
     held_out = None if graph.held_risk is None else (x, graph.held_risk)
-    return GraphProblem(chain, x, graph.risk, held_out)
+    return GraphProblem(chain, x, graph.risk, held_out), graph
 
 
 class ModuleClusters(ClusterBatches):
@@ -245,7 +254,7 @@ class ModuleClusters(ClusterBatches):
         if given.sample_weight is not None:
             raise InputError("sample_weight cannot be used with clusters of a graph; leave batch_size out.")
         network.refuse_cached("clusters")
-        self.network, self._edges = network, Edges(given)
+        self._module, self._edges = network, Edges(given)
         features = check_node_features(given.x, network.settings.dtype)
         few = np.arange(min(FEW_NODES, len(given.y)))
         network.chain(network.features(features[few]), network.edges(*self._edges.among(few)))
@@ -253,8 +262,8 @@ class ModuleClusters(ClusterBatches):
         super().__init__(graph, network.settings, None, batch_size or BATCH_NODES, seed, owner)
 
     def problem(self, nodes: Nodes, total: float) -> GraphProblem:
-        x = self.network.features(self.graph.features[nodes])
-        chain = self.network.chain(x, self.network.edges(*self._edges.among(nodes)))
+        x = self._module.features(self.graph.features[nodes])
+        chain = self._module.chain(x, self._module.edges(*self._edges.among(nodes)))
         return GraphProblem(chain, x, self._on_device(self._labels.on(nodes, total)), None)
 
 
@@ -302,7 +311,7 @@ class LoaderBatches:
         for data in self.loader:
             given = self._given(data)
             if given is not None:
-                yield _whole_problem(given, self.network)
+                yield _whole_problem(given, self.network)[0]
 
     def _given(self, data: Any) -> GivenGraph | None:
         """The graph of a batch; None where it has no labelled node."""

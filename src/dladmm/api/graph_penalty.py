@@ -1,16 +1,20 @@
-"""The penalty of accelerated mode on a graph: a share of the one at which the network would learn nothing."""
+"""The penalty on a graph: a share of the one at which the network would learn nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from dladmm.base.scipy_sparse import sparse
 from dladmm.blocks import GraphConv
 from dladmm.blocks.propagation import Propagation
 from dladmm.engine.options import TrainOptions
+from dladmm.losses import Risk
 from dladmm.regularizers import L2, Regularizer
 
 if TYPE_CHECKING:
@@ -59,6 +63,25 @@ def class_signal(problem: GraphProblem) -> float:
     on_all_rows = Propagation(first.n_in, gradient.shape[1], first.graph.adjacency, None)
     (product,) = risk.comm.total(on_all_rows.weight_gradient(first.graph.operand(problem.x), gradient))
     return median_signal(product)
+
+
+def signal_of_labels(
+    features: sparse.csr_array | NDArray[Any],
+    joined: sparse.csr_array,
+    risk: Risk,
+    layers: int = 2,
+    scale: Tensor | None = None,
+) -> float:
+    """The same without a chain, for any network as if it were a GCN of so many layers.
+
+    ``joined`` is A + I, ``scale`` what every feature will be divided by.
+    """
+    gradient = risk.gradient(torch.zeros_like(risk.target)).cpu().double().numpy()
+    root = 1 / np.sqrt(joined.sum(axis=1))[:, None]
+    for _ in range(layers):
+        gradient = root * (joined @ (root * gradient))
+    product = torch.from_numpy(np.asarray(features.T @ gradient))
+    return median_signal(product if scale is None else product / scale.double()[:, None])
 
 
 def median_signal(product: Tensor) -> float:

@@ -32,7 +32,7 @@ from dladmm.network.graph import (
 from dladmm.network.graph_chain import gcn
 from dladmm.network.graph_part import GraphPart, own_part
 from dladmm.network.graph_shard import own_graph
-from dladmm.network.scaling import Scaling
+from dladmm.network.scaling import NODE_LENGTH, Scaling
 from dladmm.training.checks import check_several_classes, to_tensor
 
 VariableRows = Literal["all", "train", "fixed"]
@@ -96,7 +96,10 @@ class CheckedGraph:
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """The arguments of :func:`~dladmm.train_graph` besides the graph; ``apart`` leaves A~ X unformed."""
+    """The arguments of :func:`~dladmm.train_graph` besides the graph; ``apart`` leaves A~ X unformed.
+
+    ``node_length`` is the mean length of scaled features.
+    """
 
     hidden: Sequence[int]
     activation: str | dict[str, Any] | Activation
@@ -110,6 +113,13 @@ class GraphSettings:
     comm: Communicator = ALONE
     zeroed: Any = None
     apart: bool = False
+    node_length: float = NODE_LENGTH
+
+    def scaling(self, features: Any, comm: Communicator = ALONE) -> Scaling | None:
+        """The scaling of features, with ``comm`` those of one rank's nodes; None where they stay as they are."""
+        if not self.scaled:
+            return None
+        return Scaling.of_nodes(features, self.dtype, self.device, comm, self.node_length)
 
     def risk(self, labels: Tensor, mask: Tensor, n_outputs: int) -> Risk:
         """The loss on the nodes of a mask; labels of other nodes (-1, NaN) are ignored."""
@@ -132,7 +142,7 @@ def graph_problem(
     some, held = rows != "all", rows == "fixed"
     features, train, risk, held_risk = graph.features, graph.train, graph.risk, graph.held_risk
     matrix, widths = normalised(graph.joined), graph.widths
-    scaling = Scaling.of_nodes(features, dtype, device) if settings.scaled else None
+    scaling = settings.scaling(features)
     if comm.alone and partition is not None:
         checked_owner(partition, matrix.shape[0])  # not used in one process
     if not comm.alone:
@@ -221,7 +231,7 @@ def part_problem(part: GraphPart, settings: GraphSettings) -> GraphProblem:
         [n_features, *settings.hidden, part.n_classes], own.adjacency, settings.activation, propagated=True
     )
     features = np.asarray(part.x, dtype=np.float64)
-    scaling = Scaling.of_nodes(features, dtype, device, comm) if settings.scaled else None
+    scaling = settings.scaling(features, comm)
     x = own.x if scaling is None else scaling.apply(own.x)
     own_risks = [own.risk(risk, comm) for risk in risks]
     second = (x, own_risks[1]) if validation else None
@@ -270,5 +280,6 @@ def whole_graph(problem: GraphProblem) -> OneBatch:
     risk = problem.risk
     assert risk.weight is not None
     labelled = risk.n_labelled()
-    weight = risk.weight * (len(risk.target) / labelled)
+    rows = float(risk.comm.total(torch.tensor(float(len(risk.target)), device=risk.target.device))[0])
+    weight = risk.weight * (rows / labelled)
     return OneBatch(Batch(problem.x, risk.target, weight), labelled)

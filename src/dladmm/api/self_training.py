@@ -55,7 +55,7 @@ def adjacency_of(problem: GraphProblem) -> SparseMatrix | None:
     return cast(GraphConv, problem.chain.blocks[-1]).graph.adjacency
 
 
-def takes_self_training(problem: GraphProblem) -> bool:
+def has_other_nodes(problem: GraphProblem) -> bool:
     """Whether nodes without labels can have targets of their own."""
     risk = problem.risk
     if not risk.comm.alone or not risk.loss.takes_soft_labels or adjacency_of(problem) is None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,9 +20,10 @@ from dladmm.api.graph_checks import (
     refuse_in_streaming,
     refuse_outside_convergent,
     refuse_self_training,
+    takes_self_training,
 )
 from dladmm.api.graph_clusters import ClusterBatches, clustered_graph, in_clusters
-from dladmm.api.graph_model import FEWEST_PASSES, STEPS, is_loader, train_graph_model
+from dladmm.api.graph_model import STEPS, is_loader, passes_on_parts, train_graph_model
 from dladmm.api.graph_penalty import class_signal, graph_penalty
 from dladmm.api.graph_problem import (
     GraphProblem,
@@ -34,7 +34,7 @@ from dladmm.api.graph_problem import (
     part_problem,
     whole_graph,
 )
-from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained, takes_self_training
+from dladmm.api.self_training import TEACHER_ITERATIONS, self_trained
 from dladmm.base.errors import InputError, InputTypeError
 from dladmm.blocks import Params
 from dladmm.callbacks import Callback, ProgressBar
@@ -43,14 +43,14 @@ from dladmm.engine.batches import Batches
 from dladmm.engine.method import NOTHING, MethodFactory, wanted_by
 from dladmm.engine.options import ACCELERATED, make_options
 from dladmm.losses import Loss, get_loss
+from dladmm.network.chain import Chain
 from dladmm.network.given_graph import is_graph
+from dladmm.network.scaling import NODE_LENGTH, STREAMED_LENGTH
+from dladmm.network.whole_gcn import WholeGCN
 from dladmm.regularizers import Regularizer
 from dladmm.training.checks import check_callbacks, check_device, check_dtype, check_seed
 from dladmm.training.result import Result
 from dladmm.training.trainer import Trainer
-
-STREAMED_INIT_SCALE = 0.41
-"""Of the initial W in streaming mode, as in accelerated mode: with a penalty there is no need to start large."""
 
 
 @shard_graph
@@ -129,15 +129,16 @@ def train_graph(
         The rank of every node, in streaming mode its cluster; computed where it is not given.
     self_training : bool, optional
         Train on the labels first, then on targets for all nodes that this network and the edges suggest
-        (docs/graphs.md). None: in accelerated mode, in one process, with a loss that takes soft labels.
+        (docs/graphs.md). None: but in convergent mode, on the whole graph, in one process, with a loss that takes soft
+        labels.
     zeroed : {"val", "test"} or boolean array of shape (n_nodes,), optional
         Nodes whose rows of Z_l start at zero; with ``preset="authors"`` the test nodes of a graph that names them.
     model : nn.Module, optional
         Any network ``model(x, edge_index)`` or ``model(x, edge_index, edge_weight)``, as those of PyG, trained in
         place from its own weights; in streaming mode.
     options
-        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`. ``mode`` is "accelerated" unless
-        given, as of :class:`~dladmm.GCNClassifier`; "convergent" is the paper's Algorithm 5.
+        Fields of :class:`~dladmm.TrainOptions` and :class:`~dladmm.SubproblemOptions`. ``mode`` is "streaming" unless
+        given; "convergent" is the paper's Algorithm 5.
 
     Returns
     -------
@@ -146,7 +147,7 @@ def train_graph(
 
     Notes
     -----
-    ``mode="streaming"`` makes every pass one step on the whole graph; ``max_iter`` counts the steps, 100 unless given.
+    A pass of streaming mode is one step on the whole graph; ``max_iter`` counts the steps, 100 unless given.
     With ``batch_size``, or with more than 100,000 nodes, a batch is the subgraph of a few clusters of about so many
     nodes together (:mod:`dladmm.api.graph_clusters`), and ``max_iter`` counts passes over the clusters.
 
@@ -177,10 +178,8 @@ def train_graph(
         options["nu"] = mu
     if model is not None:
         options.setdefault("mode", "streaming")
-    options = with_mode(options, preset=preset, method=method, graph=True)
+    options = with_mode(options, preset=preset, method=method)
     options.setdefault("dropout", 0.0)  # it does not help on graphs (docs/acceleration.md)
-    if options.get("mode") == "streaming":
-        options.setdefault("init_scale", STREAMED_INIT_SCALE)
     chosen = make_options(preset, **options)
     rows = ("fixed" if preset == "authors" else "all") if rows is None else rows
     prox = "authors" if preset == "authors" and prox == "auto" else prox
@@ -196,6 +195,7 @@ def train_graph(
     settings = GraphSettings(
         hidden, activation, rows, get_loss(loss), validation, prox, torch_dtype, torch_device,
         scaled=chosen.scale_inputs, comm=comm, zeroed=zeroed, apart=wanted.features,
+        node_length=STREAMED_LENGTH if chosen.mode == "streaming" else NODE_LENGTH,
     )  # fmt: skip
     if model is not None:
         refuse_beside_model(data, hidden, activation, self_training)
@@ -250,29 +250,42 @@ def train_graph(
     if chosen.subproblems.w_penalty == "gradient" and not penalty.has_gradient:
         raise InputError(f"w_penalty='gradient' needs a penalty with a gradient, not {penalty.name!r}.")
     if chosen.mode == "streaming" and "max_iter" not in options:
-        steps_per_pass = 1 if clusters is None else clusters.batches_per_pass()
-        chosen = replace(chosen, max_iter=max(FEWEST_PASSES, math.ceil(STEPS / (steps_per_pass or 1))))
+        chosen = replace(chosen, max_iter=STEPS if clusters is None else passes_on_parts(clusters))
     params = fresh_parameters(
         problem.chain, random_state, chosen.init_scale, chosen.init_std, torch_dtype, torch_device,
         chosen.init_rule,
     )  # fmt: skip
     if self_training is None:
-        plain = chosen.mode == "accelerated" and method is None and rows == "all"
-        self_training = plain and takes_self_training(problem)
+        self_training = takes_self_training(problem, chosen, rows, method, in_parts=clusters is not None)
     if self_training:
-        refuse_self_training(problem, chosen, rows, method)
+        refuse_self_training(problem, chosen, rows, method, in_parts=clusters is not None)
+        # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
+        steady = replace(chosen, max_iter=STEPS if chosen.mode == "streaming" else TEACHER_ITERATIONS)
 
         def learn(near: GraphProblem, start: list[Params]) -> list[Params]:
-            # As long whatever max_iter is: a run that is resumed with more iterations finds the same targets
-            steady = replace(chosen, max_iter=TEACHER_ITERATIONS)
             copied = [{name: p.clone() for name, p in block.items()} for block in start]
+            if steady.mode == "streaming":
+                near, copied = streamed(near, copied)
+            batches = whole_graph(near) if steady.mode == "streaming" else None
             teacher = Trainer(
-                near.chain, near.x, near.risk, steady, penalty=penalty, params=copied, seed=random_state
+                near.chain,
+                near.x,
+                near.risk,
+                steady,
+                penalty=penalty,
+                params=copied,
+                seed=random_state,
+                batches=batches,
             )
             teacher.judge = None  # nobody gets its network
-            return teacher.fit().state.params
+            found = teacher.fit().state.params
+            return found if batches is None else WholeGCN.layers(found[0])
 
         problem, params = self_trained(problem, params, random_state, learn)
+    if chosen.mode == "streaming":
+        problem, params = streamed(problem, params)
+        if clusters is not None:
+            clusters.network = cast(WholeGCN, problem.chain.blocks[0])
     trainer = Trainer(
         problem.chain,
         problem.x,
@@ -292,6 +305,12 @@ def train_graph(
     )
     trainer.given = problem.given
     return trainer.fit()
+
+
+def streamed(problem: GraphProblem, params: list[Params]) -> tuple[GraphProblem, list[Params]]:
+    """The problem whose network is one block, as streaming mode trains it."""
+    block = WholeGCN(problem.chain, problem.scaling)
+    return replace(problem, chain=Chain([block]), scaling=None), [block.of_layers(params)]
 
 
 def _batches(problem: GraphProblem, clusters: ClusterBatches | None) -> Batches:

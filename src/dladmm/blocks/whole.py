@@ -102,7 +102,7 @@ class Whole(Block):
         args, kwargs = self.arguments(v)
         return self._of_rows(self.module.train()(*args, **kwargs))
 
-    def arguments(self, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    def arguments(self, v: Tensor) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
         """What the module is called with for the rows v."""
         if self.inputs is None:
             return (v.long() if self.tokens else v,), {}
@@ -145,22 +145,22 @@ class WholeGraph(Whole):
     ----------
     module : nn.Module
         Maps features v (n_nodes, n_in) and edges to outputs (n_nodes, n_out).
-    edges : tuple of Tensor
-        ``edge_index`` (2, E) and, where the module takes them, weights (E,).
+    edges : tuple
+        What the module is called with besides v: ``edge_index`` (2, E) and, where it takes them, weights (E,).
     """
 
     length = 0.1
     """A run on a graph has few steps, whose gradients are without the noise of small batches."""
 
-    def __init__(self, module: nn.Module, edges: tuple[Tensor, ...]) -> None:
+    def __init__(self, module: nn.Module, edges: tuple[Any, ...]) -> None:
         super().__init__(module)
         self.edges = edges
 
-    def on(self, edges: tuple[Tensor, ...]) -> WholeGraph:
+    def on(self, *edges: Any) -> WholeGraph:
         """The same module, with the same parameters, on other edges."""
         other = copy.copy(self)
         other.edges = edges
         return other
 
-    def arguments(self, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    def arguments(self, v: Tensor) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
         return (v, *self.edges), {}

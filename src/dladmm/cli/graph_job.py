@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dladmm.api.choosing import GRAPH_MODE
 from dladmm.api.train_graph import train_graph
 from dladmm.callbacks import Callback
 from dladmm.cli.measures import of_test_rows
@@ -32,7 +31,7 @@ def prepared_graph(config: RunConfig, found: RunConfig, comm: Communicator) -> G
         graph = load_graph(found)
     mode, dtype = config.mode, "float32" if config.dtype == "auto" else config.dtype
     if mode == "auto":
-        mode = GRAPH_MODE if config.preset == "default" else "convergent"
+        mode = "streaming" if config.preset == "default" else "convergent"
     loss = config.loss or "cross_entropy"
     decided = replace(config, mode=mode, dtype=dtype, task="classification", loss=loss)
     return GraphJob(decided, config.mode, comm, graph)

@@ -184,7 +184,7 @@ class TrainOptions:
     def _refuse_in_streaming(self) -> None:
         if self.rho is not None or self.nu is not None:
             raise InputError(
-                "rho and nu weigh the constraints of mode='convergent', the paper's algorithm, and of "
+                "rho and nu (mu of graphs) weigh the constraints of mode='convergent', the paper's algorithm, and of "
                 "mode='accelerated': name the mode, or leave them out. mode='streaming', the default, sets rho itself."
             )
         if self.compile is True:

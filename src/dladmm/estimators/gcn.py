@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -50,20 +50,20 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
     loss : str, dict or Loss, optional
         A classification loss; None is softmax cross-entropy.
     rho, mu : float, optional
-        Weights of the hard and of the relaxed constraints; None is the default of the mode.
+        Weights of the hard and of the relaxed constraints, in accelerated and convergent mode.
     rows : {"all", "train", "fixed"}
         "all" is the paper's problem; with "train" and "fixed" only rows of labelled nodes are variables.
     self_training : bool, optional
         Give nodes without a label targets from a first network and their neighbours; as in
         :func:`~dladmm.train_graph`.
-    mode : {"accelerated", "convergent", "streaming"}
-        "accelerated" sees all nodes in every iteration and never lets the objective rise; "convergent" is the paper's
-        algorithm with its certificate; "streaming" makes running steps, for large graphs on clusters.
+    mode : {"auto", "streaming", "accelerated", "convergent"}
+        "auto" is "streaming", the practical method; "convergent" is the paper's algorithm with its certificate.
     regularizer : str, dict, Regularizer or None, default "auto"
         Penalty on the weights; "auto" follows the signal of the labels (docs/graphs.md).
     w_solver : {"exact", "quadratic"}
         How the W-updates are solved.
-    max_iter : int, default 200
+    max_iter : int, optional
+        Iterations; None is 100 in streaming mode, else 200.
     tol : float, default 1e-4
         Relative tolerance of the stopping criterion.
     early_stopping : bool, default False
@@ -105,14 +105,14 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         activation: Any = "relu",
         *,
         loss: Any = None,
-        mode: Mode = "accelerated",
+        mode: Literal["auto"] | Mode = "auto",
         rho: float | None = None,
         mu: float | None = None,
         rows: VariableRows = "all",
         self_training: bool | None = None,
         regularizer: Any = "auto",
         w_solver: str = "exact",
-        max_iter: int = 200,
+        max_iter: int | None = None,
         tol: float = 1e-4,
         early_stopping: bool = False,
         n_iter_no_change: int = 10,
@@ -210,7 +210,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
                 mode=self.mode,
                 **given(rho=self.rho, nu=self.mu),
                 w_solver=self.w_solver,
-                max_iter=self.max_iter,
+                **given(max_iter=self.max_iter),
                 eps_rel=self.tol,
                 random_state=int(check_random_state(self.random_state).randint(2**31 - 1)),
                 device=self.device,
@@ -220,7 +220,7 @@ class GCNClassifier(Named, Curves, Saved, ClassifierMixin, BaseEstimator):  # ty
         self._remember(result, loss)
         self.split_ = split
         if result.status is Status.MAX_ITER:
-            message = f"{result.status} Raise max_iter (now {self.max_iter}) or tol (now {self.tol})."
+            message = f"{result.status} Raise max_iter (now {result.history.n_iter}) or tol (now {self.tol})."
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         return self
 

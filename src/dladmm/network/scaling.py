@@ -6,7 +6,8 @@ they are, so the scaling is folded into the weights after training and the netwo
 For an affine layer every feature is centred and divided by its largest deviation, which undoes any change of unit or
 origin of single features, and all of them by one number that makes the mean length of a row 1. A graph layer has no
 bias and its features are counts or weights of one kind: those are not centred, every one is divided by a small power of
-its root mean square, so that rare words count a little more, and one number makes the mean length of a row 0.3.
+its root mean square, so that rare words count a little more, and one number makes the mean length of a row 0.3 (3 in
+streaming mode).
 
 A convolution sees patches, and pads them with zeros that must stay zeros: there every channel is divided by its largest
 entry, and all of them by one number that makes the mean length of a patch 1; without padding channels are centred too.
@@ -39,7 +40,7 @@ from dladmm.compute.communicator import ALONE, Communicator
 Inputs = TypeVar("Inputs", Tensor, Source)
 
 ROW_LENGTH, STREAMED_LENGTH, NODE_LENGTH = 1.0, 3.0, 0.3
-"""Mean length after scaling: of a sample's features or a patch, of a whole sample in streaming mode, of a node."""
+"""Mean length after scaling: of a row or patch; of a sample or node in streaming mode; of a node else."""
 FAR_OUT = 10.0
 """Standard deviations of a sequence's feature beyond which its largest value does not set the scale."""
 FAR = 1e4
@@ -195,11 +196,17 @@ class Scaling:
 
     @classmethod
     def of_nodes(
-        cls, features: Any, dtype: torch.dtype, device: torch.device, comm: Communicator = ALONE
+        cls,
+        features: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+        comm: Communicator = ALONE,
+        node_length: float = NODE_LENGTH,
     ) -> Scaling:
         """One scale per feature of a graph's nodes: ``rms^RARITY`` times a common factor.
 
         ``features`` (n_nodes, n_features) are dense or scipy-sparse; with ``comm`` those of one rank's nodes.
+        ``node_length`` is the mean length of a scaled row.
         """
         squares = features.multiply(features) if sparse.issparse(features) else np.square(features)
         own = np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()
@@ -207,7 +214,7 @@ class Scaling:
         size = np.where(np.array(total) > 0, np.array(total) / max(n_nodes, 1), 1.0) ** (RARITY / 2)
         lengths = np.sqrt(np.asarray(squares @ size**-2.0, dtype=np.float64))
         length = float(_totals(lengths.sum(keepdims=True), comm)[0] / max(n_nodes, 1))
-        scale = torch.from_numpy(size * (length / NODE_LENGTH if length > 0 else 1.0)).to(device, dtype)
+        scale = torch.from_numpy(size * (length / node_length if length > 0 else 1.0)).to(device, dtype)
         return cls(torch.zeros_like(scale), scale)
 
     @classmethod
