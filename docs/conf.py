@@ -79,7 +79,7 @@ python_use_unqualified_type_names = True
 
 # What signatures are cut into, and two names that their docstrings give without their module
 nitpick_ignore_regex = [
-    (r"py:class", r"dict\[(str|Hashable)|tuple\[bool|optional|Tensor|Module|Shards|EntryProblem"),
+    (r"py:class", r"dict\[(str|Hashable)|tuple\[bool|optional|Tensor|Module|Shards|EntryProblem|Optimizer"),
     (r"py:obj", r"typing\.Literal\[.*"),
     (r"py:func", r"estimated|save_model"),
 ]

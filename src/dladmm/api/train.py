@@ -72,10 +72,10 @@ def train(
     preset : {"default", "paper"}
         Starting point for the options.
     init : {"auto", "fresh", "keep"}
-        "fresh" draws new weights from ``random_state``, "keep" starts from the module's own weights. "auto" keeps them
-        where a layer's weights are not as torch's own initialisation draws them (the network was trained before, or
-        initialised by you) and warns that it does; else it draws. Parameters with ``requires_grad=False`` are never
-        changed.
+        "fresh" draws new weights from ``random_state``, "keep" starts from the module's own weights. "auto" keeps those
+        of a module that is no chain of layers, and of a chain where a layer's weights are not as torch's own
+        initialisation draws them (the network was trained before, or initialised by you), with a warning; else it
+        draws. Parameters with ``requires_grad=False`` are never changed.
     prox : {"auto", "fista"}
         How the z_L-update is solved: by the loss's exact prox where it has one, or as the paper does.
     random_state : int, default 0

@@ -91,9 +91,8 @@ class ModuleClassifier(FromFactory, MLPClassifier):
     Parameters
     ----------
     module_factory : callable, optional
-        ``module_factory(n_features, n_classes)`` returns an ``nn.Sequential`` that ends in
-        ``nn.Linear(..., n_classes)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
-        started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
+        ``module_factory(n_features, n_classes)`` returns any module with ``n_classes`` outputs; None is one hidden
+        layer of 100 relu units. Which weights a run starts from is what ``init="auto"`` of :func:`dladmm.train` says.
     mode : {"auto", "accelerated", "convergent", "streaming"}
         "auto" is "streaming", a sweep per mini-batch. "convergent" is the paper's algorithm with its certificate;
         "accelerated" sees all rows in every iteration, and the objective never rises.
@@ -161,9 +160,8 @@ class ModuleRegressor(FromFactory, MLPRegressor):
     Parameters
     ----------
     module_factory : callable, optional
-        ``module_factory(n_features, n_outputs)`` returns an ``nn.Sequential`` that ends in
-        ``nn.Linear(..., n_outputs)``; None is one hidden layer of 100 relu units. A network that it loads or trains is
-        started from, with a warning (``init="auto"`` of :func:`dladmm.train`).
+        ``module_factory(n_features, n_outputs)`` returns any module with ``n_outputs`` outputs; None is one hidden
+        layer of 100 relu units. Which weights a run starts from is what ``init="auto"`` of :func:`dladmm.train` says.
     mode : {"auto", "accelerated", "convergent", "streaming"}
         "auto" is "streaming", a sweep per mini-batch. "convergent" is the paper's algorithm with its certificate;
         "accelerated" sees all rows in every iteration, and the objective never rises.
