@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
@@ -118,3 +118,20 @@ def test_every_network_is_streamed(factory, settings, streams):
     classifier.set_params(warm_start=True).fit(X[:200], y[:200])
     assert classifier.certificate_.streaming == streams
     assert len(made) == 1
+
+
+def test_random_state_repeats_a_run_of_a_module_that_starts_from_its_own_weights():
+    class Skip(nn.Module):
+        def __init__(self, n_in, n_out):
+            super().__init__()
+            self.a, self.b = nn.Linear(n_in, n_in), nn.Linear(n_in, n_out)
+
+        def forward(self, x):
+            return self.b(x + torch.relu(self.a(x)))
+
+    X, y = load_iris(return_X_y=True)
+    state = torch.get_rng_state()
+    runs = [ModuleClassifier(Skip, max_iter=10, random_state=i).fit(X, y).predict_proba(X) for i in (0, 0, 1)]
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.allclose(runs[0], runs[2])
+    assert torch.equal(torch.get_rng_state(), state)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
+from torch.random import fork_rng
 
 from dladmm.api.given import takes
 from dladmm.base.errors import InputTypeError
@@ -33,6 +35,7 @@ class FromFactory:
     module_factory: Factory | None
     dtype: str
     device: str
+    random_state: Any
     _continues: Callable[[], bool]
 
     @property
@@ -53,7 +56,10 @@ class FromFactory:
                 "module_factory must be a function of two numbers, of features and of outputs, that returns a network; "
                 f"got {make!r}. For a class: lambda n_features, n_outputs: Network(...)."
             )
-        made = make(n_in, n_outputs)
+        with fork_rng(devices=[], enabled=isinstance(self.random_state, Integral)):
+            if isinstance(self.random_state, Integral):
+                torch.manual_seed(int(self.random_state))
+            made = make(n_in, n_outputs)
         if not isinstance(made, nn.Module):
             raise InputTypeError(f"module_factory must return an nn.Module, got {type(made).__name__}.")
         return made
