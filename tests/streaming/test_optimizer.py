@@ -158,6 +158,7 @@ def test_sketched_factor(rank):
 
 def test_what_is_observed_and_renewed():
     assert [k for k in range(1, 21) if is_observed(k)] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20]
+    assert [k for k in range(1000, 1100) if is_observed(k)] == [1008, 1024, 1056, 1088]
     assert [h for h in range(1, 30) if is_renewed(h)] == [1, 2, 3, 4, 6, 9, 13, 19, 28]
 
 

@@ -88,8 +88,8 @@ GROWTH = 1.5
 
 
 def is_observed(step: int) -> bool:
-    """Whether the inputs of this step's forward passes count in the metric: the first 8, then every 4th, 8th, 16th."""
-    return step <= 8 or step % (4 if step <= 128 else 8 if step <= 2048 else 16) == 0
+    """Whether the inputs of this step's forward passes count in the metric: the first 8, then ever fewer."""
+    return step <= 8 or step % (4 if step <= 128 else 8 if step <= 512 else 16 if step <= 1024 else 32) == 0
 
 
 def is_renewed(h: int) -> bool:
