@@ -316,3 +316,17 @@ def test_what_cannot_be_loaded_is_refused_by_name(graph):
         train_graph(none, model=Residual(Means), max_iter=1)
     with pytest.raises(InputTypeError, match="collection of 2 graphs"):
         train_graph(loader, max_iter=1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 50}])
+def test_networks_are_trained_on_a_gpu(graph, settings):
+    """Edges come to the device of the features, whole graphs and clusters alike."""
+    torch.manual_seed(0)
+    network = Residual(Means)
+    train_graph(
+        **graph, model=network, validation=~graph["train_mask"], max_iter=40, device="cuda", **settings
+    )
+    network.cpu()
+    assert accuracy(network, graph) > 0.7

@@ -163,4 +163,6 @@ class WholeGraph(Whole):
         return other
 
     def arguments(self, v: Tensor) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+        if any(isinstance(edge, Tensor) and edge.device != v.device for edge in self.edges):
+            self.edges = tuple(edge.to(v.device) if hasattr(edge, "to") else edge for edge in self.edges)
         return (v, *self.edges), {}
