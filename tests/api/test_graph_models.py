@@ -318,6 +318,19 @@ def test_what_cannot_be_loaded_is_refused_by_name(graph):
         train_graph(loader, max_iter=1)
 
 
+def test_layers_that_keep_their_first_graph_are_tried_on_a_copy(graph):
+    class Keeping(Means):
+        kept = None
+
+        def forward(self, x, edge_index):
+            self.kept = edge_index if self.kept is None else self.kept
+            return super().forward(x, self.kept)
+
+    network = Residual(Keeping)
+    train_graph(**graph, model=network, max_iter=1, dtype="float64")
+    assert all(layer.kept is None for layer in network.layers)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 50}])

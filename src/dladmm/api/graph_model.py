@@ -7,6 +7,7 @@ and ``y``.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Iterator, Sequence
@@ -171,14 +172,16 @@ class GraphModule:
     @torch.no_grad()
     def _try(self, x: Tensor, edges: tuple[Tensor, ...]) -> None:
         some = next(self.model.parameters(), x)
+        # A copy: layers may keep what they find of the first graph (GCNConv(cached=True))
+        tried = self.model if nn.parameter.is_lazy(some) else copy.deepcopy(self.model)
         place, dtype = some.device, x.dtype if nn.parameter.is_lazy(some) else some.dtype
         moved = [
             x.to(place, dtype),
             *(e.to(place, dtype if e.is_floating_point() else e.dtype) for e in edges),
         ]
         try:
-            with evaluating(self.model):
-                output = self.model(*moved)
+            with evaluating(tried):
+                output = tried(*moved)
         except (
             RuntimeError,
             ValueError,

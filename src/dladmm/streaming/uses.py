@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -560,7 +561,9 @@ def _cudnn(node: Any, weights: Mapping[int, Tensor]) -> Iterator[Use]:
         state: Any = (h0, c[start : start + both]) if run is torch.lstm else h0
         options = (part, each > 2, 1, 0.0, False, both == 2)
         packed = (torch.tensor(sizes),) if sizes else ()
-        out = run(x, *packed, state, *options, *(() if sizes else (False,)))[0]
+        with warnings.catch_warnings():  # that the weights of one layer are not in one piece
+            warnings.simplefilter("ignore")
+            out = run(x, *packed, state, *options, *(() if sizes else (False,)))[0]
         for direction, mine in enumerate(out.split(h.shape[-1], -1)):
             for offset, data in (
                 (0, x),
