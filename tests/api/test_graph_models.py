@@ -327,7 +327,7 @@ def test_layers_that_keep_their_first_graph_are_tried_on_a_copy(graph):
             return super().forward(x, self.kept)
 
     network = Residual(Keeping)
-    train_graph(**graph, model=network, max_iter=1, dtype="float64")
+    train_graph(**graph, model=network, max_iter=30, dtype="float64")
     assert all(layer.kept is None for layer in network.layers)
 
 

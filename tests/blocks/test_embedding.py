@@ -130,13 +130,14 @@ def test_other_numbers_are_refused(tokens, change, words, mode):
 def test_what_an_embedding_cannot_be_is_refused(tokens):
     X, y = tokens
     with pytest.raises(InputError, match="max_norm"):
-        train(network(max_norm=1.0), X, y, max_iter=1)
+        train(network(max_norm=1.0), X, y, max_iter=1, mode="convergent")
     with pytest.raises(InputError, match="must be the first layer"):
         train(
             nn.Sequential(nn.Linear(6, 6), nn.Embedding(3, 2), nn.Flatten(), nn.Linear(12, 3)),
             X,
             y,
             max_iter=1,
+            mode="convergent",
         )
     with pytest.raises(InputError, match="other tokens"):
         train(network(), X, y, mode="accelerated", dropout=0.2, max_iter=1)

@@ -14,6 +14,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
+
+import dladmm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARGUMENTS = {"cora_pyg.py": ["--dataset", "karate", "--max-iter", "60"]}
@@ -50,13 +53,28 @@ def test_example_runs(name, tmp_path):
     assert max(accuracies) >= LOWEST.get(name, 0.5)
 
 
+class LaterLoss:
+    """A loss whose forward pass is made when its gradients are asked for: after the optimizer was."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def backward(self):
+        self.module(torch.ones(2, 3)).square().sum().backward()
+
+
 def test_readme_shows_code_that_runs(tmp_path):
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code, loop = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     quick = code.replace("random_state=0", "max_iter=5, random_state=0")
     assert quick != code
     assert "monitor sample" in shown(partial(exec, quick, {"__name__": "__main__"}), tmp_path)
     assert (tmp_path / "digits.dladmm").exists()
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    before = module[0].weight.detach().clone()
+    loss = LaterLoss(module)
+    exec(loop, {"dladmm": dladmm, "module": module, "steps": 10, "loss": loss})
+    assert not torch.equal(module[0].weight, before)
 
 
 def test_usage_page_shows_code_that_runs(tmp_path):

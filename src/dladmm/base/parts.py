@@ -30,8 +30,11 @@ class Parts:
         """Those of a tuple or a dictionary of arrays or tensors; None for a single array."""
         if not isinstance(value, (tuple, Mapping)) or not value or hasattr(value, "_fields"):
             return None
+        parts = list(value.values() if isinstance(value, Mapping) else value)
+        if not all(hasattr(part, "__len__") and not isinstance(part, (str, bytes)) for part in parts):
+            return None
         names = tuple(str(name) for name in value) if isinstance(value, Mapping) else None
-        arrays = [_tensor(each) for each in (value.values() if isinstance(value, Mapping) else value)]
+        arrays = [_tensor(each) for each in parts]
         shapes = tuple(tuple(a.shape[1:]) for a in arrays)
         return cls(names, shapes, tuple(not a.is_floating_point() for a in arrays))
 

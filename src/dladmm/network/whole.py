@@ -26,6 +26,7 @@ from dladmm.blocks import (
     RecurrentStates,
     Whole,
 )
+from dladmm.blocks.generic import dropout_rates
 from dladmm.blocks.recurrent_parts import StateSelection
 from dladmm.network.chain import Chain, from_module
 from dladmm.network.given_module import evaluating, refuse_unseen_parts
@@ -103,6 +104,9 @@ def _whole(
     own_loss: bool,
 ) -> Whole:
     """The module as one block, tried on the sample: what it takes, and where the outputs of a sample stand."""
+    for layer, _, rate in dropout_rates(module):
+        if rate >= 1:
+            raise InputError(f"{layer!r} drops everything; p must be below 1.")
     some = next(module.parameters(), None)
     v = sample if some is None else sample.to(some.device, some.dtype)
     errors: list[str] = []
@@ -115,6 +119,7 @@ def _whole(
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             errors.append(str(error))
             continue
+        _refuse_rows_that_attend(block, v, output)
         if own_loss:
             block.outputs = Parts.of(output if isinstance(output, (tuple, Mapping)) else (output,))
         elif isinstance(output, Tensor) and output.ndim > 2 and positions:
@@ -127,6 +132,23 @@ def _whole(
     raise InputError(
         f"X does not go through {type(module).__name__}: samples of shape {tuple(sample.shape[1:])} raised: {errors[0]}"
     )
+
+
+def _refuse_rows_that_attend(block: Whole, v: Tensor, output: Any) -> None:
+    """Raise where attention whose first axis is time is given samples there."""
+    attending = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    layers = [part for part in block.module.modules() if isinstance(part, attending)]
+    first = [part for part in layers if not getattr(part, "self_attn", part).batch_first]
+    if not first or len(v) < 2 or not isinstance(output, Tensor):
+        return
+    with evaluating(block.module):
+        args, kwargs = block.arguments(v[:1])
+        alone = block.module(*args, **kwargs)
+    if not torch.allclose(alone, output[:1], rtol=1e-3, atol=1e-4 * float(output.abs().max())):
+        raise InputError(
+            f"{type(first[0]).__name__} must have batch_first=True: otherwise its first dimension is time, and samples "
+            "would attend to each other."
+        )
 
 
 def _find_ends(block: Whole, v: Tensor) -> None:
