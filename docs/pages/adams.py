@@ -189,7 +189,12 @@ def readme_lines() -> str:
     """Who is ahead, in words, images and graphs, and what nobody has measured."""
     said = [
         summary("mlp-accuracy", IMAGES, OURS, "On images accelerated mode"),
-        summary("gcn-accuracy", GRAPHS, OURS, "On graphs it (with self-training, as `GCNClassifier(mode='accelerated')` has it)"),
+        summary(
+            "gcn-accuracy",
+            GRAPHS,
+            OURS,
+            "On graphs it (with self-training, as `GCNClassifier(mode='accelerated')` has it)",
+        ),
         summary("gcn-accuracy", GRAPHS, LABELS_ALONE, "Trained on the labels alone it"),
     ]
     said += [missing("gcn-accuracy", GRAPHS, (OURS, LABELS_ALONE), RESULTS)]
