@@ -29,6 +29,8 @@ def with_tables(page: str) -> str:
         "chains": chains_table,
         "cost": cost_table,
         "thirty": thirty_table,
+        "graphs": graphs_table,
+        "graph_modules": graph_modules_table,
     }
     return MARKED.sub(lambda found: found[1] + tables[found[2]]() + "\n" + found[3], page)
 
@@ -178,6 +180,53 @@ def thirty_table() -> str:
             )
         )
     heads = ("package", "passed", "largest state over parameters", "networks")
+    return "\n".join(markdown_table(heads, rows))
+
+
+def graphs_table() -> str:
+    """The default of graphs, by depth, with and without self-training."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in record_of("graph-networks")["rows"]:
+        if row["network"].startswith("own"):
+            cell = found.setdefault((row["dataset"], row["split"]), {})
+            cell.setdefault(f"{row['network'][-1]} layers, {row['method']}", []).append(row["test"])
+    columns = sorted({name for cell in found.values() for name in cell})
+    rows = [
+        (*key, *(f"{mean(cell[name]):.4f} ({len(cell[name])})" for name in columns))
+        for key, cell in sorted(found.items())
+    ]
+    heads = ("graph", "split", *(name.replace("streaming", "default") for name in columns))
+    return "\n".join(markdown_table(heads, rows))
+
+
+def graph_modules_table() -> str:
+    """Networks of PyG as they are, beside Adam as people use it and the best of its grid on validation nodes."""
+    found: dict[tuple[str, str, str], dict[int, dict[str, dict[str, Any]]]] = {}
+    for row in record_of("graph-networks")["rows"]:
+        if not row["network"].startswith("own"):
+            key = row["dataset"], row["split"], row["network"]
+            found.setdefault(key, {}).setdefault(row["seed"], {})[row["method"]] = row
+    rows = []
+    for key, seeds in sorted(found.items()):
+        whole = [cells for cells in seeds.values() if len(cells) == 4]
+        if not whole:
+            continue
+        tuned = [
+            max((c for name, c in cells.items() if name != "dladmm"), key=lambda c: c["val"])["test"]
+            for cells in whole
+        ]
+        ours, plain = (mean(cells[name]["test"] for cells in whole) for name in ("dladmm", "Adam"))
+        rows.append(
+            (
+                *key,
+                str(len(whole)),
+                f"{ours:.4f}",
+                f"{plain:.4f}",
+                f"{mean(tuned):.4f}",
+                f"{ours - plain:+.4f}",
+            )
+        )
+    heads = ("graph", "split", "network", "splits", "dladmm", "Adam", "best of three Adams", "dladmm - Adam")
     return "\n".join(markdown_table(heads, rows))
 
 
