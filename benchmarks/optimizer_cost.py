@@ -187,12 +187,19 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write the rows to this file")
     options = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
     rows = []
-    for network in SMALL if options.small else LARGE:
-        for name in OPTIMIZERS:
-            rows.append(measure(network, name, options.device, options.small))
-            print(rows[-1], file=sys.stderr, flush=True)
+    try:
+        for switch in switches:
+            switch.allow_tf32 = True
+        for network in SMALL if options.small else LARGE:
+            for name in OPTIMIZERS:
+                rows.append(measure(network, name, options.device, options.small))
+                print(rows[-1], file=sys.stderr, flush=True)
+    finally:
+        for switch, allowed in zip(switches, before, strict=True):
+            switch.allow_tf32 = allowed
     print(table(rows))
     if options.json:
         with open(options.json, "w") as file:

@@ -123,7 +123,7 @@ def test_graphs_have_the_mode_of_the_estimator(tmp_path):
         "train", "gcn", "--dataset", "karate", "--hidden", "8", "--max-iter", 10, "--json", cwd=tmp_path
     )
     report = json.loads(done.stdout)
-    assert report["settings"]["mode"] == "accelerated"
+    assert report["settings"]["mode"] == "streaming"
     assert report["standing"]["rows"].endswith("test nodes")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dladmm.api.graph_problem import GraphProblem, VariableRows
+from dladmm.api.graph_problem import GraphProblem, VariableRows, check_names
 from dladmm.api.self_training import has_other_nodes
 from dladmm.base.errors import InputError
 from dladmm.compute.communicator import Communicator
@@ -111,6 +111,7 @@ def refuse_in_streaming(
     method: MethodFactory | None,
     comm: Communicator,
 ) -> None:
+    check_names(rows, prox)
     refused = {
         f"rows={rows!r}": rows != "all",
         "zeroed": zeroed is not None,

@@ -173,15 +173,20 @@ def graph_problem(
     return GraphProblem(chain, x, risk, second, scaling, given=kept, zeroed=zeroed)
 
 
+def check_names(rows: Any, prox: Any) -> None:
+    """Raise where a name is none that there is."""
+    if rows not in get_args(VariableRows):
+        raise InputError(f"rows must be one of {get_args(VariableRows)}, got {rows!r}.")
+    if prox not in PROX:
+        raise InputError(f"prox must be one of {', '.join(PROX)}, got {prox!r}.")
+
+
 def checked_graph(given: GivenGraph | GraphData, settings: GraphSettings) -> CheckedGraph:
     """A graph as the user passed it, checked and with its losses."""
     rows, loss, dtype = settings.rows, settings.loss, settings.dtype
-    if rows not in get_args(VariableRows):
-        raise InputError(f"rows must be one of {get_args(VariableRows)}, got {rows!r}.")
+    check_names(rows, settings.prox)
     if settings.zeroed is not None and not settings.comm.alone:
         raise InputError("zeroed rows are for graphs in one process; leave zeroed out.")
-    if settings.prox not in PROX:
-        raise InputError(f"prox must be one of {', '.join(PROX)}, got {settings.prox!r}.")
     features = check_node_features(given.x, dtype)
     n_nodes, n_features = features.shape
     if given.train_mask is None:
