@@ -21,6 +21,7 @@ NAMED = (
     "no browser is installed",  # one for the whole machine, which .ci/run tries to install
     "SCIPY_ARRAY_API is not set",  # scikit-learn's own, as the next
     r"\w+ does not have a decision_function method",
+    "NeighborLoader needs pyg-lib",  # which the package index does not have
 )
 
 
