@@ -420,3 +420,35 @@ def test_inputs_that_meet_two_layers_are_left_as_they_are():
     with torch.no_grad():
         found = module(torch.from_numpy(x).to(module.head.bias.dtype))[:, 0].numpy()
     assert 1 - ((found - y) ** 2).mean() / y.var() > 0.9
+
+
+def test_rows_count_by_their_weight(digits):
+    """Half of the labels are wrong, and count next to nothing."""
+    x, y, _, _ = digits
+    wrong = np.arange(len(y)) % 2 == 1
+    labels = np.where(wrong, (y + 1) % 10, y)
+    torch.manual_seed(0)
+    module = Residual(depth=1)
+    weight = np.where(wrong, 1e-4, 1.0)
+    train(module, x, labels, mode="streaming", max_iter=5, sample_weight=weight)
+    module.eval()
+    with torch.no_grad():
+        found = module(torch.from_numpy(x).float()).argmax(1).numpy()
+    assert (found == y).mean() > 0.9
+
+
+@pytest.mark.parametrize(("unit", "largest"), [(1.0, 1.0), (1000.0, 10.0)])
+def test_inputs_are_scaled_unless_they_are_prepared(unit, largest):
+    seen = []
+
+    class Looking(Curve):
+        def forward(self, x):
+            if self.training:
+                seen.append(float(x.detach().abs().max()))
+            return super().forward(x)
+
+    x, y = curve(False)
+    torch.manual_seed(0)
+    train(Looking(), unit * x, y, loss="squared", max_iter=12, mode="streaming")
+    assert max(seen) <= largest
+    assert (max(seen) == pytest.approx(np.abs(x).max(), rel=1e-6)) == (unit == 1.0)
